@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Trains one reference workload with PyTorch on the CPU and measures it.
 
-usage: torch_train.py WORKLOAD [--threads N] [--seconds S] [--set SETTING=NUMBER]... [--batch N] [--length N]
+usage: torch_train.py WORKLOAD [--variant NAME] [--threads N] [--seconds S] [--set SETTING=NUMBER]... [--batch N]
+       [--length N]
 
 The workloads are those of `lab bench`: the same models, shapes, loss and optimizers, one batch of
-random numbers used for every step, two steps to warm up. Prints JSON lines: `first_step` as soon as the
-first step is done, then `workload`.
+random numbers used for every step, two or three steps to warm up. A variant is a way to make PyTorch faster. Prints
+JSON lines: `first_step` as soon as the first step is done, then `workload`.
 """
 import argparse
 import json
@@ -58,27 +59,64 @@ class Workload(NamedTuple):
     trained: tuple = ("",)
 
 
+class Variant(NamedTuple):
+    """A way to run the same training; the default is PyTorch as it comes."""
+
+    # How the optimizer updates many weights at once: "fused" or "foreach".
+    optimizer: str = ""
+    # Weights and images with their channels innermost.
+    channels_last: bool = False
+    # The mode of `torch.compile` for model and loss.
+    compiled: str = ""
+    # The optimizer is compiled, too.
+    compiled_optimizer: bool = False
+
+
+VARIANTS = {
+    "plain": Variant(),
+    "fused": Variant("fused"),
+    "foreach": Variant("foreach"),
+    "channels-last": Variant("fused", channels_last=True),
+    "compile": Variant("fused", compiled="default"),
+    "compile-all": Variant(compiled="default", compiled_optimizer=True),
+    "compile-autotune": Variant("fused", compiled="max-autotune-no-cudagraphs"),
+    "compile-channels-last": Variant("fused", channels_last=True, compiled="default"),
+}
+
+
 class Training:
     """A model at work; `loss` is `F`, or gives a vector of losses where that gives one."""
 
-    def __init__(self, workload, model, batch, loss=F):
+    def __init__(self, workload, model, batch, loss=F, variant=VARIANTS["plain"]):
+        if variant.channels_last:
+            model = model.to(memory_format=torch.channels_last)
+            batch = [x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x for x in batch]
         self.workload, self.model, self.batch, self.loss = workload, model, batch, loss
         named = list(model.named_parameters())
         self.weights = [[weight for name, weight in named if name.startswith(start)] for start in workload.trained]
-        self.optimizers = [OPTIMIZERS[workload.rule](weights) for weights in self.weights]
+        how = {variant.optimizer: True} if variant.optimizer else {}
+        self.optimizers = [OPTIMIZERS[workload.rule](weights, **how) for weights in self.weights]
+        self.updates = [optimizer.step for optimizer in self.optimizers]
+        self.compiled = None
+        if variant.compiled:
+            objectives = workload.objectives(model, batch, loss)
+            assert len(objectives) == 1, "compiled objectives are made once, so no update may lie between two of them"
+            self.compiled = [torch.compile(objective, mode=variant.compiled) for objective in objectives]
+        if variant.compiled_optimizer:
+            self.updates = [torch.compile(update) for update in self.updates]
 
     def step(self):
         """Trains once; the loss of every objective before its update."""
         losses = []
-        objectives = self.workload.objectives(self.model, self.batch, self.loss)
-        for objective, weights, optimizer in zip(objectives, self.weights, self.optimizers):
+        objectives = self.compiled or self.workload.objectives(self.model, self.batch, self.loss)
+        for objective, weights, optimizer, update in zip(objectives, self.weights, self.optimizers, self.updates):
             optimizer.zero_grad()
             losses.append(objective())
             # The sum, so that each of several models has the gradient it has alone.
             total = losses[-1].sum() if losses[-1].dim() else losses[-1]
             # Of two networks only the one that is trained needs gradients.
             total.backward(inputs=weights if len(objectives) > 1 else None)
-            optimizer.step()
+            update()
         return losses
 
 
@@ -144,9 +182,9 @@ WORKLOADS = {
 }
 
 OPTIMIZERS = {
-    "adam": lambda weights: torch.optim.Adam(weights, lr=1e-3),
-    "adam-dcgan": lambda weights: torch.optim.Adam(weights, lr=2e-4, betas=(0.5, 0.999)),
-    "momentum": lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9),
+    "adam": lambda weights, **how: torch.optim.Adam(weights, lr=1e-3, **how),
+    "adam-dcgan": lambda weights, **how: torch.optim.Adam(weights, lr=2e-4, betas=(0.5, 0.999), **how),
+    "momentum": lambda weights, **how: torch.optim.SGD(weights, lr=0.01, momentum=0.9, **how),
 }
 
 
@@ -158,6 +196,7 @@ def main():
     start = time.perf_counter()
     parser = argparse.ArgumentParser(description="Trains one reference workload with PyTorch on the CPU.")
     parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--variant", choices=VARIANTS, default="plain")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--set", dest="sets", type=setting, action="append", default=[], help="of a GPT")
@@ -171,11 +210,14 @@ def main():
     torch.manual_seed(0)
     workload = gpt(arguments.workload, *changes) if any(changes) else WORKLOADS[arguments.workload]
     model, batch = workload.model(), workload.data()
-    samples, step = len(batch[0]), Training(workload, model, batch).step
+    variant = VARIANTS[arguments.variant]
+    samples, step = len(batch[0]), Training(workload, model, batch, variant=variant).step
     step()
     first = time.perf_counter() - start
     print(json.dumps({"event": "first_step", "workload": arguments.workload, "seconds": first}), flush=True)
-    step()
+    # A compiled optimizer is compiled again once its states exist.
+    for _ in range(2 if variant.compiled else 1):
+        step()
     times, before = [], 0.0
     begin = time.perf_counter()
     while not times or before < arguments.seconds:
@@ -188,6 +230,7 @@ def main():
         "event": "workload",
         "workload": arguments.workload,
         "version": torch.__version__,
+        "variant": arguments.variant,
         "threads": arguments.threads,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "batch": samples,

@@ -1,6 +1,6 @@
-//! Several jobs as one graph. What they have in common gets a first dimension for the members and is done
-//! by an [`Array`](crate::op::array::Array); what depends on shared data alone is done once for all; the rest
-//! is done by each member for itself. Which is which is found by comparing their graphs.
+//! Fuses the graphs of several jobs into one. Nodes that all members have become one
+//! [`Array`](crate::graph::op::array::Array) node, whose values have a first dimension for the members. Nodes that depend on
+//! shared data alone run once. Each member runs its remaining nodes itself.
 
 mod copies;
 mod emit;
@@ -10,7 +10,7 @@ mod residences;
 
 use crate::dim::{Bindings, Dim};
 use crate::graph::{Graph, GraphError, Value};
-use crate::verify::verify;
+use crate::role::DataRole;
 use emit::emit;
 use matching::matched;
 use order::order;
@@ -20,9 +20,9 @@ use std::fmt;
 
 /// A graph of several members.
 ///
-/// Inputs and outputs that all members have in common keep their names; others are named by [`own`], and
-/// [`owners`] gives the names and members back. Outputs that are one number for each member are together if
-/// all members have them. The first value or default that an input's role says is that of its first member.
+/// Inputs and outputs that all members have keep their names; others are named by [`own`]. Outputs that are one number
+/// per member are stacked if all members have them. The first value or default in an input's role is that of its
+/// first member.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fused {
     /// Values of the first member keep the order they have in its graph, and come first.
@@ -33,7 +33,7 @@ pub struct Fused {
     pub places: Vec<Vec<MemberPlace>>,
     /// For every member, where the outputs of its graph can be read, by their names.
     pub outputs: Vec<BTreeMap<String, MemberPlace>>,
-    /// What was fused.
+    /// How much was fused.
     pub report: Report,
 }
 
@@ -85,29 +85,18 @@ impl fmt::Display for Report {
     }
 }
 
-/// The name of what only these members have, in ascending order.
+/// The name of an input, value or output that only these members have, in ascending order.
 pub fn own(name: &str, members: &[usize]) -> String {
     let members: Vec<String> = members.iter().map(usize::to_string).collect();
     format!("{name}@{}", members.join("+"))
 }
 
-/// The name of a data input of one member.
-pub fn own_data(name: &str, member: usize) -> String {
-    own(name, &[member])
-}
+/// Whether the members of an array have a data input of this role each for itself.
+pub type Apart<'a> = &'a dyn Fn(DataRole) -> bool;
 
-/// The inverse of [`own`]: the name in the members' graphs, and whose it is; none stands for all.
-pub fn owners(name: &str) -> (&str, Option<Vec<usize>>) {
-    let parts = name.rsplit_once('@').and_then(|(name, members)| {
-        let members: Option<Vec<usize>> = members.split('+').map(|m| m.parse().ok()).collect();
-        Some((name, Some(members?)))
-    });
-    parts.unwrap_or((name, None))
-}
-
-/// Makes one graph of `members` jobs with the same graph. Data inputs whose name is `apart` are one input
-/// per member, named by [`own_data`]; the others are shared.
-pub fn fuse(graph: &Graph, members: usize, apart: &dyn Fn(&str) -> bool) -> Result<Fused, GraphError> {
+/// Makes one graph of `members` jobs with the same graph. Data inputs that are `apart` are one input per
+/// member, named by [`own`]; the others are shared.
+pub fn fuse(graph: &Graph, members: usize, apart: Apart<'_>) -> Result<Fused, GraphError> {
     fuse_partly(&vec![graph; members], apart)
 }
 
@@ -119,15 +108,13 @@ pub fn fuse(graph: &Graph, members: usize, apart: &dyn Fn(&str) -> bool) -> Resu
 /// become one node. Weights and states are one value for the members that use and update them together, and
 /// one value for each of the others, whichever needs fewer copies. Equal graphs are fused completely, and
 /// graphs that have nothing in common stand beside each other.
-pub fn fuse_partly(graphs: &[&Graph], apart: &dyn Fn(&str) -> bool) -> Result<Fused, GraphError> {
+pub fn fuse_partly(graphs: &[&Graph], apart: Apart<'_>) -> Result<Fused, GraphError> {
     if graphs.is_empty() {
         return Err(GraphError::Invalid("an array needs at least one member".into()));
     }
     let mut matched = matched(graphs, apart)?;
     let order = order(&mut matched);
-    let fused = emit(&matched, &residences(&matched), &order);
-    verify(&fused.graph)?;
-    Ok(fused)
+    emit(&matched, &residences(&matched), &order)
 }
 
 /// An extent for inputs of middling size, where only the proportion of two matters.

@@ -2,12 +2,13 @@
 //! add its own backward nodes. Contributions to one value are added in the order of its uses, last use
 //! first, which fixes the order of the sum.
 
-use crate::build::Builder;
+use crate::graph::build::Builder;
+use crate::graph::op::Backward;
 use crate::graph::{GraphError, Phase, Role, Value};
-use crate::op::Backward;
+use crate::role::HyperRole;
 
 /// Adds nodes that compute the gradient of a scalar loss by each value of `wrt`; `None` where the loss
-/// does not depend on it. The seed of the backward pass is the hyper-parameter input `loss_scale`.
+/// does not depend on it. The seed of the backward pass is the hyper-parameter [`HyperRole::LossScale`].
 pub fn differentiate(
     g: &mut Builder,
     loss: Value,
@@ -24,7 +25,7 @@ pub fn differentiate(
     let mut grads: Vec<Option<Value>> = vec![None; g.graph().values.len()];
     g.enter(Phase::Backward, objective);
     let ty = g.ty(loss).clone();
-    let seed = g.scope("loss_scale", |g| g.input("", Role::Hyper(1.0), ty))?;
+    let seed = g.scope("loss_scale", |g| g.input("", Role::Hyper(HyperRole::LossScale, 1.0), ty))?;
     grads[loss.index()] = Some(seed);
     for id in (0..nodes).rev() {
         let node = g.graph().nodes[id].clone();
@@ -53,8 +54,8 @@ pub fn differentiate(
     Ok(wrt.iter().map(|v| grads[v.index()]).collect())
 }
 
-/// Which values depend on one of `wrt` through float values and forward nodes: what an earlier objective
-/// of the step has updated is a constant to this one.
+/// Which values depend on one of `wrt` through float values and forward nodes. Weights that an earlier objective of
+/// the step has updated are constants to this one.
 fn dependents(g: &Builder, wrt: &[Value]) -> Vec<bool> {
     let graph = g.graph();
     let mut depends = vec![false; graph.values.len()];

@@ -1,22 +1,22 @@
 //! Short names for building graphs: arithmetic, activations, reductions and reshaping as methods of
 //! [`Builder`]. Each is one operator or a few; layers with weights are in [`crate::layer`].
 
-use crate::build::Builder;
 use crate::dim::{Dim, product};
 use crate::dtype::DType;
+use crate::graph::build::Builder;
+use crate::graph::op::cast::Cast;
+use crate::graph::op::contract::Contract;
+use crate::graph::op::dropout::Dropout;
+use crate::graph::op::expand::Expand;
+use crate::graph::op::fill::Fill;
+use crate::graph::op::map::{Function, Map};
+use crate::graph::op::reduce::Reduce;
+use crate::graph::op::reshape::Reshape;
+use crate::graph::op::select::Select;
+use crate::graph::op::size::Size;
+use crate::graph::op::transpose::Transpose;
+use crate::graph::op::zip::{Binary, Zip};
 use crate::graph::{GraphError, Value};
-use crate::op::cast::Cast;
-use crate::op::contract::Contract;
-use crate::op::dropout::Dropout;
-use crate::op::expand::Expand;
-use crate::op::fill::Fill;
-use crate::op::map::{Function, Map};
-use crate::op::reduce::Reduce;
-use crate::op::reshape::Reshape;
-use crate::op::select::Select;
-use crate::op::size::Size;
-use crate::op::transpose::Transpose;
-use crate::op::zip::{Binary, Zip};
 use crate::spec::ReduceKind;
 
 type Built = Result<Value, GraphError>;

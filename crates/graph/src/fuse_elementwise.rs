@@ -1,7 +1,7 @@
-//! Fusion of element-wise operators, graph to graph: nodes that stand beside each other and work element by
-//! element on values of one shape become one [`Elementwise`](crate::op::elementwise::Elementwise), with the sums taken of
-//! them. A chain runs where its nodes ran, so nothing lives longer; each element goes through the same
-//! arithmetic, so no bit changes.
+//! The pass that fuses element-wise operators: neighbouring nodes that work element by element on one shape become
+//! one [`Elementwise`](crate::graph::op::elementwise::Elementwise) node, with the reductions of their results. The fused node
+//! runs where its nodes ran, so no value lives longer. Each element goes through the same arithmetic, so no bit
+//! changes.
 
 mod assemble;
 mod traffic;
@@ -9,19 +9,20 @@ mod traffic;
 pub use traffic::{MemoryTraffic, explain, traffic};
 
 use crate::dim::Dim;
-use crate::graph::{Graph, Node, NodeId, Origin, Value};
-use crate::op::Op;
-use crate::op::elementwise::Apply;
+use crate::graph::op::Op;
+use crate::graph::op::elementwise::Apply;
+use crate::graph::{Graph, GraphError, Node, Origin, Value};
+use crate::rewrite::Rewriter;
 use assemble::{Assembled, assemble};
 use std::collections::HashMap;
 
-/// Neighbours are looked at in stretches of at most this many nodes, which keeps the pass linear.
+/// Windows of at most this many nodes are searched for neighbours, which keeps the pass linear.
 const WINDOW: usize = 256;
-/// Unrelated work on no more elements than this is put together to save calls.
+/// Unrelated nodes on no more elements than this are fused to save calls.
 const SMALL: i64 = 1 << 6;
 
-/// The same graph with chains in place of runs of element-wise nodes.
-pub fn fuse_elementwise(graph: &Graph) -> Graph {
+/// The same graph with fused nodes in place of runs of element-wise nodes.
+pub fn fuse_elementwise(graph: &Graph) -> Result<Graph, GraphError> {
     let uses = Uses::of(graph);
     let mut order: Vec<Unit> = Vec::with_capacity(graph.nodes.len());
     let mut at = 0;
@@ -33,12 +34,12 @@ pub fn fuse_elementwise(graph: &Graph) -> Graph {
     rebuild(graph, &uses, &order)
 }
 
-/// Who reads each value, and what each element-wise node reads.
+/// The readers of each value, and the operands of each node.
 struct Uses {
     readers: Vec<Vec<usize>>,
     /// An output of the graph, or carried to the next step.
     wanted: Vec<bool>,
-    /// Operands of every node; those of element-wise nodes past an expansion that nobody else reads.
+    /// Operands of every node. An element-wise node reads past an expansion that has no other reader.
     ins: Vec<Vec<Value>>,
 }
 
@@ -51,7 +52,7 @@ impl Uses {
                 readers[v.index()].push(id);
             }
         }
-        let outputs = graph.outputs.iter().map(|(_, v)| v);
+        let outputs = graph.outputs.iter().map(|output| &output.value);
         for v in outputs.chain(graph.carries.iter().map(|(_, next)| next)) {
             wanted[v.index()] = true;
         }
@@ -72,7 +73,7 @@ impl Uses {
             let here = (from.phase, from.objective) == (node.phase, node.objective);
             (matches!(from.op, Op::Expand(_)) && alone && here).then(|| from.ins[0])
         };
-        // Some operand must be left that says how large the result is.
+        // Some operand must be left that has the shape of the result.
         let whole = |v: &Value| expanded(v).is_none() && graph.ty(*v).shape == *shape;
         if !node.ins.iter().any(whole) {
             return node.ins.clone();
@@ -81,7 +82,7 @@ impl Uses {
     }
 }
 
-/// A node that can be a step of a chain: element-wise, of types that kernels know.
+/// Whether a node can be a step of a fused node: element-wise, of types that the kernels know.
 fn fusible(graph: &Graph, node: &Node) -> bool {
     use crate::dtype::DType::{Bool, F32, I32, I64, U8};
     let Some(apply) = Apply::of(&node.op) else { return false };
@@ -94,12 +95,12 @@ fn fusible(graph: &Graph, node: &Node) -> bool {
     }
 }
 
-/// Costs nothing or a few bytes, so it may be moved among its neighbours.
+/// Whether an operator costs nothing or a few bytes, so that it may move among its neighbours.
 fn movable(op: &Op) -> bool {
     op.def().is_view() || matches!(op, Op::Fill(_) | Op::Size(_) | Op::Expand(_))
 }
 
-/// The end of the stretch of neighbours that starts at a node.
+/// The end of the window that starts at a node.
 fn window_end(graph: &Graph, start: usize) -> usize {
     let soft = |node: &Node| fusible(graph, node) || movable(&node.op) || matches!(node.op, Op::Reduce(_));
     let first = &graph.nodes[start];
@@ -108,15 +109,15 @@ fn window_end(graph: &Graph, start: usize) -> usize {
     start + len.max(1)
 }
 
-/// Nodes that run together: one, or the members of a chain, in order.
+/// Nodes that run together: one, or the members of a fused node, in order.
 #[derive(Clone, Debug, Default)]
 struct Unit {
     members: Vec<usize>,
-    /// What the members loop over; none for what cannot be fused.
+    /// The shape that the members loop over; `None` if they cannot be fused.
     shape: Option<Vec<Dim>>,
 }
 
-/// A stretch of neighbours being grouped.
+/// The units of a window of neighbours.
 struct Window<'a> {
     graph: &'a Graph,
     uses: &'a Uses,
@@ -167,7 +168,7 @@ impl<'a> Window<'a> {
         members.iter().flat_map(|&id| &self.uses.ins[id]).filter_map(|v| self.maker(*v)).collect()
     }
 
-    /// Makes one unit of two, if that can be a chain and no other unit would have to run in its middle.
+    /// Merges two units, if they can be one fused node and no other unit must run between their members.
     fn merge(&mut self, a: usize, b: usize) {
         if a == b || self.units[a].shape.is_none() || self.units[a].shape != self.units[b].shape {
             return;
@@ -227,13 +228,13 @@ impl<'a> Window<'a> {
     }
 }
 
-/// Whether there are few elements, whatever the input sizes.
+/// Whether a shape has few elements for all input sizes.
 fn is_small(shape: &[Dim]) -> bool {
     let elements = shape.iter().try_fold(1i64, |n, extent| n.checked_mul(extent.as_const()?));
     elements.is_some_and(|n| n <= SMALL)
 }
 
-/// What a node loops over, if it can be part of a chain.
+/// The shape that a node loops over, if it can be part of a fused node.
 fn loop_shape(graph: &Graph, node: &Node) -> Option<Vec<Dim>> {
     let of = match &node.op {
         Op::Reduce(_) if graph.ty(node.ins[0]).dtype == crate::dtype::DType::F32 => node.ins[0],
@@ -243,60 +244,25 @@ fn loop_shape(graph: &Graph, node: &Node) -> Option<Vec<Dim>> {
     Some(graph.ty(of).shape.clone())
 }
 
-/// The graph of these units, with values numbered anew in their old order.
-fn rebuild(graph: &Graph, uses: &Uses, units: &[Unit]) -> Graph {
+/// The graph of these units.
+fn rebuild(graph: &Graph, uses: &Uses, units: &[Unit]) -> Result<Graph, GraphError> {
     let mut nodes: Vec<Node> = Vec::with_capacity(units.len());
     for unit in units {
         let node = &graph.nodes[unit.members[0]];
         let alone = unit.members.len() == 1 && uses.ins[unit.members[0]] == node.ins;
         match assemble(graph, uses, &unit.members) {
             Some(Assembled { chain, ins, outs }) if !alone => {
-                nodes.push(Node {
-                    op: chain.into(),
-                    ins,
-                    outs,
-                    phase: node.phase,
-                    objective: node.objective,
-                });
+                nodes.push(Node { op: chain.into(), ins, outs, ..*node });
             }
             _ => nodes.extend(unit.members.iter().map(|&id| graph.nodes[id].clone())),
         }
     }
-    // An expansion whose reader looks past it is read by nobody.
+    // Drop expansions whose only reader reads past them.
     let mut read = uses.wanted.clone();
     nodes.iter().flat_map(|node| &node.ins).for_each(|v| read[v.index()] = true);
-    nodes.retain(|node| !matches!(node.op, Op::Expand(_)) || read[node.outs[0].index()]);
-
-    let mut origin: Vec<Option<Origin>> = vec![None; graph.values.len()];
-    for (v, role, _) in graph.inputs() {
-        origin[v.index()] = Some(Origin::Input(role));
+    let mut to = Rewriter::of(graph);
+    for node in nodes.into_iter().filter(|n| !matches!(n.op, Op::Expand(_)) || read[n.outs[0].index()]) {
+        to.push(node);
     }
-    for (id, node) in nodes.iter().enumerate() {
-        for (output, v) in node.outs.iter().enumerate() {
-            origin[v.index()] = Some(Origin::Node { node: NodeId(id as u32), output });
-        }
-    }
-    let mut number = vec![Value(u32::MAX); graph.values.len()];
-    let mut values = Vec::new();
-    for (old, origin) in origin.into_iter().enumerate() {
-        let Some(origin) = origin else { continue };
-        number[old] = Value(values.len() as u32);
-        let mut info = graph.values[old].clone();
-        if let Origin::Node { node, output } = origin
-            && output > 0
-        {
-            info.name = format!("{}.{output}", graph.value(nodes[node.index()].outs[0]).name);
-        }
-        values.push(crate::graph::ValueInfo { origin, ..info });
-    }
-    for v in nodes.iter_mut().flat_map(|node| node.ins.iter_mut().chain(&mut node.outs)) {
-        *v = number[v.index()];
-    }
-    let new = |v: &Value| number[v.index()];
-    Graph {
-        values,
-        nodes,
-        outputs: graph.outputs.iter().map(|(name, v)| (name.clone(), new(v))).collect(),
-        carries: graph.carries.iter().map(|(input, next)| (new(input), new(next))).collect(),
-    }
+    to.finish()
 }

@@ -1,9 +1,13 @@
 //! A graph: typed values, and nodes that make them, in an order in which they can run. Built through
-//! [`crate::build::Builder`], which infers every type from the operators' specs; read-only afterwards.
+//! [`crate::graph::build::Builder`], which infers every type from the operators' specs; read-only afterwards.
+
+pub mod build;
+pub mod op;
 
 use crate::dim::{Bindings, Dim, DimError, product};
 use crate::dtype::DType;
-use crate::op::{Op, OpError};
+use crate::graph::op::{Op, OpError};
+use crate::role::{DataRole, HyperRole, OutputRole, OutputScope};
 use crate::spec::Spec;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -101,15 +105,27 @@ pub enum Init {
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Comes with every batch, sliced along its first dimension into partials.
-    Data,
+    Data(DataRole),
     /// Trained.
     Weight(Init),
     /// Carried from step to step but not trained: running statistics, optimizer state.
     State(Init),
-    /// A scalar set anew each step, with its default: learning rate, momentum, step number…
-    Hyper(f32),
+    /// A scalar set anew each step, with its default.
+    Hyper(HyperRole, f32),
     /// Three integers (seed, step, partial) that key every random number of the step.
     Random,
+}
+
+impl Role {
+    /// Whether it comes with every batch.
+    pub fn is_data(self) -> bool {
+        matches!(self, Role::Data(_))
+    }
+
+    /// Whether every partial has its own.
+    pub fn repeats(self) -> bool {
+        matches!(self, Role::Data(_) | Role::Random)
+    }
 }
 
 /// Where a value comes from.
@@ -126,7 +142,7 @@ pub enum Origin {
     },
 }
 
-/// What is known of a value.
+/// Name, type and origin of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValueInfo {
     /// Unique for inputs; for results, the scope and operator that made it.
@@ -149,10 +165,13 @@ pub enum Phase {
     Update,
 }
 
+/// A phase of an objective.
+pub type ObjectivePhase = (Phase, u32);
+
 /// One application of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// What is computed.
+    /// The operator.
     pub op: Op,
     /// Operands.
     pub ins: Vec<Value>,
@@ -164,6 +183,38 @@ pub struct Node {
     pub objective: u32,
 }
 
+impl Node {
+    /// The phase and objective it belongs to.
+    pub fn objective_phase(&self) -> ObjectivePhase {
+        (self.phase, self.objective)
+    }
+}
+
+/// A value that the graph is run for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GraphOutput {
+    /// Unique within its scope.
+    pub name: String,
+    /// What it is.
+    pub role: OutputRole,
+    /// Which partials it is summed over.
+    pub scope: OutputScope,
+    /// The value.
+    pub value: Value,
+}
+
+impl GraphOutput {
+    /// An output of the device's own partials.
+    pub fn new(name: impl Into<String>, role: OutputRole, value: Value) -> GraphOutput {
+        GraphOutput { name: name.into(), role, scope: OutputScope::Device, value }
+    }
+
+    /// An output with the standard name of its role.
+    pub fn of(role: OutputRole, value: Value) -> GraphOutput {
+        GraphOutput::new(role.name(), role, value)
+    }
+}
+
 /// Values and the nodes that make them, in topological order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
@@ -171,8 +222,8 @@ pub struct Graph {
     pub values: Vec<ValueInfo>,
     /// Every node; operands come before results.
     pub nodes: Vec<Node>,
-    /// What the graph is run for, by name.
-    pub outputs: Vec<(String, Value)>,
+    /// The results the graph is run for.
+    pub outputs: Vec<GraphOutput>,
     /// (input, result): the result is the input's value in the next step.
     pub carries: Vec<(Value, Value)>,
 }
@@ -230,7 +281,7 @@ pub enum GraphError {
 }
 
 impl Graph {
-    /// What is known of a value.
+    /// Name, type and origin of a value.
     pub fn value(&self, v: Value) -> &ValueInfo {
         &self.values[v.index()]
     }
@@ -253,7 +304,15 @@ impl Graph {
     pub fn repeats(&self, v: Value) -> bool {
         match self.value(v).origin {
             Origin::Node { node, .. } => self.nodes[node.index()].phase != Phase::Update,
-            Origin::Input(role) => matches!(role, Role::Data | Role::Random),
+            Origin::Input(role) => role.repeats(),
+        }
+    }
+
+    /// The phase and objective in which a value is made; for an input the first.
+    pub fn made_in(&self, v: Value) -> ObjectivePhase {
+        match self.value(v).origin {
+            Origin::Node { node, .. } => self.nodes[node.index()].objective_phase(),
+            Origin::Input(_) => (Phase::Forward, 0),
         }
     }
 
@@ -267,9 +326,15 @@ impl Graph {
         self.inputs().find(|(_, _, info)| info.name == name).map(|(v, _, _)| v)
     }
 
-    /// The output of that name.
+    /// The output of that name of the device's own partials.
     pub fn output(&self, name: &str) -> Option<Value> {
-        self.outputs.iter().find(|(n, _)| n == name).map(|(_, v)| *v)
+        let own = |output: &&GraphOutput| output.name == name && output.scope == OutputScope::Device;
+        self.outputs.iter().find(own).map(|output| output.value)
+    }
+
+    /// The first output with that role.
+    pub fn output_of(&self, role: OutputRole) -> Option<&GraphOutput> {
+        self.outputs.iter().find(|output| output.role == role)
     }
 
     /// Number of trained numbers, as a formula (a constant for every model whose weights have fixed shapes).

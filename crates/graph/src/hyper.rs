@@ -1,5 +1,5 @@
-//! Which values a hyper-parameter of an optimizer or schedule can have. Its name alone decides: the same
-//! name means the same thing in every row. Defaults are in the rows.
+//! The range of each hyper-parameter of an optimizer or schedule, by its name: a name means the same in every row.
+//! Defaults are in the rows.
 
 /// The values that make sense.
 #[derive(Clone, Copy, Debug)]

@@ -1,25 +1,25 @@
 //! Short names for operators that choose, move and count elements, as methods of [`Builder`]: slices,
 //! concatenation, table lookups, cumulative sums, sorting out the largest.
 
-use crate::build::Builder;
 use crate::dim::Dim;
 use crate::dtype::DType;
+use crate::graph::build::Builder;
+use crate::graph::op::argmax::Argmax;
+use crate::graph::op::concat::Concat;
+use crate::graph::op::cumsum::Cumsum;
+use crate::graph::op::gather::Gather;
+use crate::graph::op::iota::Iota;
+use crate::graph::op::pad::Pad;
+use crate::graph::op::scatter_add::ScatterAdd;
+use crate::graph::op::slice::Slice;
+use crate::graph::op::take::Take;
+use crate::graph::op::top_k::TopK;
 use crate::graph::{GraphError, Value};
-use crate::op::argmax::Argmax;
-use crate::op::concat::Concat;
-use crate::op::cumsum::Cumsum;
-use crate::op::gather::Gather;
-use crate::op::iota::Iota;
-use crate::op::pad::Pad;
-use crate::op::scatter_add::ScatterAdd;
-use crate::op::slice::Slice;
-use crate::op::take::Take;
-use crate::op::top_k::TopK;
 
 type Built = Result<Value, GraphError>;
 
 impl Builder {
-    /// `value` around `x`, so many elements before and after each dimension; negative crops.
+    /// `x` padded with `value`: (before, after) elements in each dimension; negative numbers crop.
     pub fn pad(&mut self, x: Value, low: &[i64], high: &[i64], value: f32) -> Built {
         self.push1(Pad { low: low.to_vec(), high: high.to_vec(), value }, &[x])
     }

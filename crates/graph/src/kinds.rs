@@ -1,5 +1,5 @@
-//! What a graph repeats: its distinct types, and nodes that are the same operator on the same types. The
-//! layers of a deep model differ in their weights only, so sizes and kernels are settled once per kind.
+//! The kinds of a graph: its distinct types, and one node for each operator with the same operand types. The layers
+//! of a deep model differ in their weights only, so sizes and kernels are computed once per kind.
 
 use crate::graph::{Graph, NodeId, Type};
 use std::collections::HashMap;
@@ -36,7 +36,7 @@ impl Kinds {
             let key = (format!("{:?}", node.op), operands.map(|v| kinds.type_of[v.index()]).collect());
             let new = kinds.nodes.len() as u32;
             let mut at = *nodes.entry(key).or_insert(new);
-            // Operators from outside may print alike and differ.
+            // Custom operators may print alike and differ.
             if at != new && graph.nodes[kinds.nodes[at as usize].index()].op != node.op {
                 at = new;
             }

@@ -1,7 +1,7 @@
 //! Layers: functions with weights, as methods of [`Builder`]. Names, layouts and first values of the
 //! weights are PyTorch's; the names stand under the current scope.
 
-use crate::build::Builder;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, Init, Value};
 use crate::windows::ConvOptions;
 

@@ -1,9 +1,8 @@
-//! What is computed. Pure: no files, threads, clocks, prints or `unsafe`.
+//! Graphs of operators: what is computed. Pure: no files, threads, clocks, prints or `unsafe`.
 #![forbid(unsafe_code)]
 
 pub mod array;
 pub mod autodiff;
-pub mod build;
 pub mod dim;
 pub mod dtype;
 pub mod function;
@@ -19,10 +18,12 @@ pub mod lr;
 pub mod model;
 pub mod nearest;
 pub mod normalize;
-pub mod op;
+pub mod op_check;
 pub mod optim;
 pub mod random;
 pub mod recurrent;
+pub mod rewrite;
+pub mod role;
 pub mod spec;
 pub mod tensor;
 pub mod text;

@@ -1,8 +1,8 @@
-//! Losses as methods of [`Builder`]; each is a scalar, the mean over what counts.
+//! Losses as methods of [`Builder`]; each is a scalar, the mean over the rows that count.
 
-use crate::build::Builder;
+use crate::graph::build::Builder;
+use crate::graph::op::cross_entropy::CrossEntropy;
 use crate::graph::{GraphError, Value};
-use crate::op::cross_entropy::CrossEntropy;
 
 type Built = Result<Value, GraphError>;
 

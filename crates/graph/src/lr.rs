@@ -12,7 +12,7 @@ use std::f64::consts::PI;
 pub enum LrCurve {
     /// The base rate.
     Constant,
-    /// Times `gamma` every so many steps.
+    /// Times `gamma` every `every` steps.
     Step {
         /// Steps between two drops.
         every: u64,
@@ -49,7 +49,7 @@ pub enum LrCurve {
     Plateau {
         /// Factor of a drop.
         factor: f64,
-        /// Observations without improvement that are let pass.
+        /// Observations without improvement before a drop.
         patience: u64,
         /// Relative fall that counts as improvement.
         threshold: f64,
@@ -60,7 +60,7 @@ pub enum LrCurve {
     },
 }
 
-/// What the plateau schedule remembers.
+/// The state of the plateau schedule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PlateauState {
     /// The smallest metric that counted as improvement.
@@ -78,7 +78,7 @@ pub struct PlateauState {
 pub struct LrSchedule {
     /// Steps over which the rate grows linearly to the base rate, which the last of them reaches.
     pub warmup: u64,
-    /// What comes after.
+    /// The curve after the warm-up.
     pub curve: LrCurve,
     /// Empty unless the curve is a plateau.
     #[serde(default)]
@@ -110,7 +110,7 @@ pub const SCHEDULES: &[LrScheduleRow] = &[
     LrScheduleRow { name: "constant", help: "the base rate", params: &[], make: |_, _| LrCurve::Constant },
     LrScheduleRow {
         name: "step",
-        help: "times gamma every so many steps",
+        help: "times gamma after every `every` steps",
         params: &[("every", 1000.0), ("gamma", 0.1)],
         make: |p, _| LrCurve::Step { every: p("every") as u64, gamma: p("gamma") },
     },

@@ -1,5 +1,5 @@
-//! Suggestions for mistyped names: the edit distance between words, the names nearest to one, and what
-//! to say about them.
+//! Suggestions for mistyped names: the edit distance between words, the names nearest to one, and a
+//! message that names them.
 
 /// How many single-character insertions, deletions, replacements and swaps of neighbours turn `a`
 /// into `b`, compared without regard to ASCII case.
@@ -44,7 +44,7 @@ pub fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>, count
     near.into_iter().take(count).map(|(_, name)| name).collect()
 }
 
-/// What to say after naming something unknown: "; did you mean `…`?" with the nearest of `names`, or
+/// The end of a message that names something unknown: "; did you mean `…`?" with the nearest of `names`, or
 /// "; `otherwise` …" with all of them.
 pub fn suggestion<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>, otherwise: &str) -> String {
     let names: Vec<&str> = names.into_iter().collect();

@@ -1,16 +1,16 @@
 //! Normalisations, attention and the parametric relu as methods of [`Builder`]. Weights are operands;
 //! layers that own them are built on top.
 
-use crate::build::Builder;
 use crate::dim::Dim;
+use crate::graph::build::Builder;
+use crate::graph::op::attention::Attention;
+use crate::graph::op::batch_norm::BatchNorm;
+use crate::graph::op::group_norm::GroupNorm;
+use crate::graph::op::layer_norm::LayerNorm;
+use crate::graph::op::log_softmax::LogSoftmax;
+use crate::graph::op::rms_norm::RmsNorm;
+use crate::graph::op::softmax::Softmax;
 use crate::graph::{GraphError, Value};
-use crate::op::attention::Attention;
-use crate::op::batch_norm::BatchNorm;
-use crate::op::group_norm::GroupNorm;
-use crate::op::layer_norm::LayerNorm;
-use crate::op::log_softmax::LogSoftmax;
-use crate::op::rms_norm::RmsNorm;
-use crate::op::softmax::Softmax;
 
 type Built = Result<Value, GraphError>;
 
@@ -230,7 +230,13 @@ mod tests {
     fn what_cannot_be_normalised_is_refused() {
         let mut g = Builder::new(true);
         let x = g.data("x", DType::F32, &[Dim::from(2), Dim::symbol("c"), Dim::from(3)]).unwrap();
-        let c = g.input("c", crate::graph::Role::Data, Type::f32(&[Dim::symbol("c")])).unwrap();
+        let c = g
+            .input(
+                "c",
+                crate::graph::Role::Data(crate::role::DataRole::Example),
+                Type::f32(&[Dim::symbol("c")]),
+            )
+            .unwrap();
         assert!(g.instance_norm(x, c, c, 1e-5).is_err());
         let x = g.data("y", DType::F32, &[2, 6, 3]).unwrap();
         let c = g.data("d", DType::F32, &[6]).unwrap();

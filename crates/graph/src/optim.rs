@@ -1,21 +1,22 @@
 //! Optimizers as a table, and their application to a weight of the graph: state inputs, hyper-parameter
-//! inputs, the update and what is carried to the next step. Also gradient clipping.
+//! inputs, the update and the carries to the next step. Also gradient clipping.
 
-use crate::build::Builder;
 use crate::dim::Dim;
+use crate::graph::build::Builder;
+use crate::graph::op::Op;
+use crate::graph::op::update::Update;
+use crate::graph::op::update_adadelta::UpdateAdadelta;
+use crate::graph::op::update_adagrad::UpdateAdagrad;
+use crate::graph::op::update_adam::UpdateAdam;
+use crate::graph::op::update_lion::UpdateLion;
+use crate::graph::op::update_rmsprop::UpdateRmsprop;
+use crate::graph::op::update_sgd::UpdateSgd;
 use crate::graph::{GraphError, Init, Role, Type, Value};
 use crate::hyper::range;
-use crate::op::Op;
-use crate::op::update::Update;
-use crate::op::update_adadelta::UpdateAdadelta;
-use crate::op::update_adagrad::UpdateAdagrad;
-use crate::op::update_adam::UpdateAdam;
-use crate::op::update_lion::UpdateLion;
-use crate::op::update_rmsprop::UpdateRmsprop;
-use crate::op::update_sgd::UpdateSgd;
+use crate::role::HyperRole;
 
-/// The hyper-parameter that is the number of the step, counted from one; set by whoever runs the graph.
-pub const STEP: &str = "step";
+/// The hyper-parameter that is the number of the step ([`HyperRole::Step`]).
+const STEP: &str = "step";
 
 /// One optimizer a user can name.
 pub struct OptimizerRow {
@@ -23,9 +24,9 @@ pub struct OptimizerRow {
     pub name: &'static str,
     /// One line for people.
     pub help: &'static str,
-    /// What can be set, with its default.
+    /// Settings with their defaults.
     pub hypers: &'static [(&'static str, f32)],
-    /// What can be switched on (a setting other than zero): changes states or formula, so it is the
+    /// Switches, on if the setting is not zero: changes states or formula, so it is the
     /// same for all members of a fused array.
     pub choices: &'static [&'static str],
     /// The update for these switched-on settings; a momentum other than zero counts as one.
@@ -164,7 +165,12 @@ impl Optimizer {
 }
 
 fn hyper_input(g: &mut Builder, name: &str, default: f32) -> Result<Value, GraphError> {
-    g.input(&format!("hyper.{name}"), Role::Hyper(default), Type::f32::<Dim>(&[]))
+    let role = match name {
+        "lr" => HyperRole::LearningRate,
+        STEP => HyperRole::Step,
+        _ => HyperRole::Setting,
+    };
+    g.input(&format!("hyper.{name}"), Role::Hyper(role, default), Type::f32::<Dim>(&[]))
 }
 
 /// Scales all gradients by `min(1, max/(norm + 1e-6))`, where the norm is that of all of them together;
@@ -223,8 +229,8 @@ mod tests {
             let step = (i + 1) as f64;
             let all = interpret(&graph, &Bindings::new(), |v, shape| match graph.value(v).origin {
                 _ if v == grad => Tensor::new(shape, values.to_vec()),
-                Origin::Input(Role::Hyper(_)) if graph.value(v).name == "hyper.step" => Tensor::scalar(step),
-                Origin::Input(Role::Hyper(default)) => Tensor::scalar(f64::from(default)),
+                Origin::Input(Role::Hyper(HyperRole::Step, _)) => Tensor::scalar(step),
+                Origin::Input(Role::Hyper(_, default)) => Tensor::scalar(f64::from(default)),
                 _ => carried.get(&v).cloned().unwrap_or_else(|| Tensor::zeros(shape)),
             });
             let all = all.unwrap();
@@ -370,7 +376,7 @@ mod tests {
         let values = interpret(&graph, &Bindings::new(), |v, shape| match graph.value(v).origin {
             _ if v == a => Tensor::new(shape, vec![3.0, -4.0]),
             _ if v == b => Tensor::new(shape, vec![0.5, 1.0, -2.0]),
-            Origin::Input(Role::Hyper(default)) => Tensor::scalar(f64::from(default)),
+            Origin::Input(Role::Hyper(_, default)) => Tensor::scalar(f64::from(default)),
             _ => unreachable!("no other input"),
         })
         .unwrap();

@@ -1,13 +1,13 @@
 //! Recurrent layers without their weights, as methods of [`Builder`]: whole sequences in one operator,
 //! and single steps composed of primitives.
 
-use crate::build::Builder;
 use crate::dim::Dim;
+use crate::graph::build::Builder;
+use crate::graph::op::concat::Concat;
+use crate::graph::op::gru::Gru;
+use crate::graph::op::lstm::Lstm;
+use crate::graph::op::slice::Slice;
 use crate::graph::{GraphError, Value};
-use crate::op::concat::Concat;
-use crate::op::gru::Gru;
-use crate::op::lstm::Lstm;
-use crate::op::slice::Slice;
 
 type Built = Result<Value, GraphError>;
 
@@ -223,7 +223,7 @@ mod tests {
             let count: usize = shape.iter().product();
             Tensor::new(shape, (0..count).map(|i| (((i * 7 + k * 3) % 11) as f64 - 5.0) / 4.0).collect())
         };
-        let eval = |op: crate::op::Op, ins: &[Tensor], outs: &[&[usize]]| -> Vec<f64> {
+        let eval = |op: crate::graph::op::Op, ins: &[Tensor], outs: &[&[usize]]| -> Vec<f64> {
             let mut outs: Vec<Tensor> = outs.iter().map(|s| Tensor::zeros(s)).collect();
             op.def().eval(&ins.iter().collect::<Vec<_>>(), &mut outs);
             outs.iter().take(op.def().results()).flat_map(|t| t.data.clone()).collect()

@@ -1,18 +1,22 @@
 //! Graphs as text, one line per input, node, output and carry; printing and reading are inverse.
 //!
 //! ```text
-//! input %0 x data f32[batch,784]
+//! input %0 x data example f32[batch,784]
 //! input %1 fc.weight weight {"uniform":0.0357} f32[10,784]
 //! %2 = fc.contract forward 0 {"contract":{"a":"b d","b":"o d","out":"b o"}} %0 %1 : f32[batch,10]
-//! output logits %2
+//! output logits logits device %2
 //! carry %1 %7
 //! ```
 
 use crate::dim::Dim;
 use crate::dtype::DType;
-use crate::graph::{Graph, GraphError, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
-use crate::op::Op;
+use crate::graph::op::Op;
+use crate::graph::{
+    Graph, GraphError, GraphOutput, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo,
+};
 use crate::verify::verify;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::fmt;
 use std::str::FromStr;
 
@@ -32,8 +36,8 @@ impl fmt::Display for Graph {
             let types: Vec<String> = node.outs.iter().map(|v| self.ty(*v).to_string()).collect();
             writeln!(f, " : {}", types.join(" "))?;
         }
-        for (name, v) in &self.outputs {
-            writeln!(f, "output {name} %{}", v.0)?;
+        for GraphOutput { name, role, scope, value } in &self.outputs {
+            writeln!(f, "output {name} {} {} %{}", word(role), word(scope), value.0)?;
         }
         for (input, next) in &self.carries {
             writeln!(f, "carry %{} %{}", input.0, next.0)?;
@@ -42,13 +46,24 @@ impl fmt::Display for Graph {
     }
 }
 
+/// JSON without the quotes around a single word.
+fn word<T: Serialize>(x: &T) -> String {
+    let json = serde_json::to_string(x).unwrap_or_default();
+    json.trim_matches('"').to_string()
+}
+
+/// The inverse of [`word`].
+fn read_word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let quoted = if text.starts_with('{') { text.to_string() } else { format!("\"{text}\"") };
+    serde_json::from_str(&quoted).map_err(|e| e.to_string())
+}
+
 fn role_text(role: Role) -> String {
-    let json = |init| serde_json::to_string(&init).unwrap_or_default();
     match role {
-        Role::Data => "data".into(),
-        Role::Weight(init) => format!("weight {}", json(init)),
-        Role::State(init) => format!("state {}", json(init)),
-        Role::Hyper(default) => format!("hyper {default}"),
+        Role::Data(role) => format!("data {}", word(&role)),
+        Role::Weight(init) => format!("weight {}", word(&init)),
+        Role::State(init) => format!("state {}", word(&init)),
+        Role::Hyper(role, default) => format!("hyper {} {default}", word(&role)),
         Role::Random => "random".into(),
     }
 }
@@ -94,8 +109,11 @@ impl Reader {
         match first {
             "input" => self.input(rest),
             "output" => {
-                let (name, v) = rest.rsplit_once(' ').ok_or("output needs a name and a value")?;
-                self.graph.outputs.push((name.to_string(), value(v)?));
+                let [name, role, scope, v] = rest.split(' ').collect::<Vec<_>>()[..] else {
+                    return Err("output needs a name, role, scope and value".into());
+                };
+                let (role, scope) = (read_word(role)?, read_word(scope)?);
+                self.graph.outputs.push(GraphOutput { name: name.into(), role, scope, value: value(v)? });
                 Ok(())
             }
             "carry" => {
@@ -112,13 +130,13 @@ impl Reader {
         let [v, name, role @ .., ty] = words.as_slice() else {
             return Err("input needs a value, name, role and type".into());
         };
-        let init = |text: &str| serde_json::from_str(text).map_err(|e| e.to_string());
+        let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is not a number"));
         let role = match role {
-            ["data"] => Role::Data,
+            ["data", text] => Role::Data(read_word(text)?),
             ["random"] => Role::Random,
-            ["weight", text] => Role::Weight(init(text)?),
-            ["state", text] => Role::State(init(text)?),
-            ["hyper", text] => Role::Hyper(text.parse().map_err(|_| format!("`{text}` is not a number"))?),
+            ["weight", text] => Role::Weight(read_word(text)?),
+            ["state", text] => Role::State(read_word(text)?),
+            ["hyper", text, default] => Role::Hyper(read_word(text)?, number(default)?),
             _ => return Err(format!("`{}` is not a role", role.join(" "))),
         };
         let info = ValueInfo { name: name.to_string(), ty: read_type(ty)?, origin: Origin::Input(role) };

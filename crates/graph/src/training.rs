@@ -2,11 +2,12 @@
 //! objectives in turn; and to the graphs for evaluation and prediction. Element-wise operators are fused.
 
 use crate::autodiff::differentiate;
-use crate::build::Builder;
 use crate::fuse_elementwise::fuse_elementwise;
-use crate::graph::{Graph, GraphError, Phase, Value};
+use crate::graph::build::Builder;
+use crate::graph::{Graph, GraphError, GraphOutput, Phase, Value};
 use crate::model::{Architecture, Built, Objective};
 use crate::optim::{Optimizer, clip_by_norm, clip_by_value};
+use crate::role::OutputRole;
 
 /// How gradients are limited before the update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,7 +29,7 @@ pub fn training_graph(
     optimizers: &[Optimizer],
     clip: Option<Clip>,
 ) -> Result<Graph, GraphError> {
-    Ok(fuse_elementwise(&plain_training_graph(model, optimizers, clip)?))
+    fuse_elementwise(&plain_training_graph(model, optimizers, clip)?)
 }
 
 /// [`training_graph`] before fusion, with every operator a node of its own. Both give the same bits.
@@ -62,7 +63,8 @@ pub fn plain_training_graph(
         g.enter(Phase::Forward, number);
         name_outputs(&mut g, objective, objectives.len(), &built, true);
         if let Some(norm) = norm {
-            g.output(&output_name(objective, objectives.len(), "grad_norm"), norm);
+            let norm = GraphOutput::of(OutputRole::GradNorm, norm);
+            add_output(&mut g, objective, objectives.len(), norm);
         }
     }
     Ok(g.finish())
@@ -77,16 +79,16 @@ pub fn evaluation_graph(model: &dyn Architecture) -> Result<Graph, GraphError> {
         let built = model.objective(k, &mut g)?;
         name_outputs(&mut g, objective, objectives.len(), &built, false);
     }
-    Ok(fuse_elementwise(&g.finish()))
+    fuse_elementwise(&g.finish())
 }
 
 /// Predictions alone; needs no targets.
 pub fn forward_graph(model: &dyn Architecture) -> Result<Graph, GraphError> {
     let mut g = Builder::new(false);
-    for (name, value) in model.forward(&mut g)? {
-        g.output(&name, value);
+    for output in model.forward(&mut g)? {
+        g.output(&output.name, output.role, output.value);
     }
-    Ok(fuse_elementwise(&g.finish()))
+    fuse_elementwise(&g.finish())
 }
 
 fn trained(g: &Builder, objective: &Objective) -> Vec<Value> {
@@ -117,22 +119,27 @@ fn under<T>(g: &mut Builder, scope: &str, f: impl FnOnce(&mut Builder) -> T) -> 
 }
 
 fn name_outputs(g: &mut Builder, objective: &Objective, objectives: usize, built: &Built, scalars: bool) {
-    g.output(&output_name(objective, objectives, "loss"), built.loss);
-    for (name, value) in &built.metrics {
-        if !scalars || g.rank(*value) == 0 {
-            g.output(&output_name(objective, objectives, name), *value);
+    add_output(g, objective, objectives, GraphOutput::of(OutputRole::Loss, built.loss));
+    for output in &built.metrics {
+        if !scalars || g.rank(output.value) == 0 {
+            add_output(g, objective, objectives, output.clone());
         }
     }
 }
 
-fn output_name(objective: &Objective, objectives: usize, name: &str) -> String {
-    if objectives == 1 { name.to_string() } else { format!("{}.{name}", objective.name) }
+/// Adds an output of one of several objectives, named under the objective.
+fn add_output(g: &mut Builder, objective: &Objective, objectives: usize, output: GraphOutput) {
+    let GraphOutput { name, role, value, .. } = output;
+    let name = if objectives == 1 { name } else { format!("{}.{name}", objective.name) };
+    g.output(&name, role, value);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::Role;
     use crate::model::{MODELS, model};
+    use crate::role::DataRole;
 
     fn adam() -> Optimizer {
         Optimizer::new("adam", &[]).unwrap()
@@ -152,13 +159,18 @@ mod tests {
             let carried = |v| train.carries.iter().any(|(input, _)| *input == v);
             assert!(train.weights().all(|(v, _)| carried(v)), "{}: every weight is trained", row.name);
             assert!(evaluation.carries.is_empty() && forward.carries.is_empty(), "{}", row.name);
-            assert!(forward.input("y").is_none() && !forward.outputs.is_empty(), "{}", row.name);
+            let target = |role| role == Role::Data(DataRole::Target);
+            assert!(
+                forward.inputs().all(|(_, role, _)| !target(role)) && !forward.outputs.is_empty(),
+                "{}",
+                row.name
+            );
         }
     }
 
     #[test]
     fn outputs_are_named_by_objective() {
-        let names = |g: &Graph| g.outputs.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
+        let names = |g: &Graph| g.outputs.iter().map(|output| output.name.clone()).collect::<Vec<_>>();
         let mlp = model("mlp-tiny", &[]).unwrap();
         let graph = training_graph(&*mlp, &[adam()], Some(Clip::Norm(1.0))).unwrap();
         assert_eq!(names(&graph), ["loss", "correct", "count", "grad_norm"]);

@@ -2,13 +2,12 @@
 //!
 //! 1. every node reads inputs of the graph or results of earlier nodes;
 //! 2. every result names the node and output that make it, and is made once;
-//! 3. the type of every result is what the operator's spec infers;
+//! 3. every result has the type that the operator's spec infers;
 //! 4. input names are unique;
 //! 5. a carry goes from a weight or state to a value of the same type, at most one per input;
-//! 6. outputs exist.
+//! 6. outputs exist, and their names are unique within a scope.
 
-use crate::dim::Dim;
-use crate::graph::{Graph, GraphError, Node, Origin, Role, Type, Value};
+use crate::graph::{Graph, GraphError, GraphOutput, Node, Origin, Role, Type, Value};
 use std::collections::HashSet;
 
 /// The first rule that is broken, if any.
@@ -64,26 +63,30 @@ pub fn verify(graph: &Graph) -> Result<(), GraphError> {
             ));
         }
     }
-    match graph.outputs.iter().find(|(_, v)| !exists(v)) {
-        Some((name, v)) => invalid(format!("output `{name}` is %{}, which does not exist", v.0)),
+    let mut names = HashSet::new();
+    if let Some(twice) = graph.outputs.iter().find(|output| !names.insert((&output.name, output.scope))) {
+        return invalid(format!("two outputs are called `{}`", twice.name));
+    }
+    match graph.outputs.iter().find(|output| !exists(&output.value)) {
+        Some(GraphOutput { name, value, .. }) => {
+            invalid(format!("output `{name}` is %{}, which does not exist", value.0))
+        }
         None => Ok(()),
     }
 }
 
-/// What a node's results must be.
-fn result_types(graph: &Graph, node: &Node) -> Result<Vec<Type>, GraphError> {
+/// The types that a node's results must have.
+pub(crate) fn result_types(graph: &Graph, node: &Node) -> Result<Vec<Type>, GraphError> {
     let ins: Vec<Type> = node.ins.iter().map(|v| graph.ty(*v).clone()).collect();
-    let def = node.op.def();
-    let inferred = def.spec(&ins).and_then(|spec| {
-        let shapes: Vec<&[Dim]> = ins.iter().map(|t| t.shape.as_slice()).collect();
-        Ok(spec.infer(&shapes)?)
-    });
-    let shapes = inferred.map_err(|source| GraphError::Op {
-        name: node.outs.first().map_or(String::new(), |v| graph.value(*v).name.clone()),
-        op: def.name(),
+    node.op.result_types(&ins).map_err(|source| GraphError::Op {
+        name: node
+            .outs
+            .first()
+            .and_then(|v| graph.values.get(v.index()))
+            .map_or("", |info| &info.name)
+            .into(),
+        op: node.op.def().name(),
         inputs: ins.iter().map(Type::to_string).collect::<Vec<_>>().join(", "),
         source: Box::new(source),
-    })?;
-    let dtypes = def.dtypes(&ins, shapes.len());
-    Ok(shapes.into_iter().zip(dtypes).map(|(shape, dtype)| Type { dtype, shape }).collect())
+    })
 }

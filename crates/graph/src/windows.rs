@@ -1,17 +1,17 @@
 //! Short names for operators with sliding windows, as methods of [`Builder`]: convolutions, poolings
 //! and upsampling. Values are laid out [batch, channel, spatial…].
 
-use crate::build::Builder;
 use crate::dim::Dim;
+use crate::graph::build::Builder;
+use crate::graph::op::OpError;
+use crate::graph::op::adaptive_avg_pool::AdaptiveAvgPool;
+use crate::graph::op::avg_pool::AvgPool;
+use crate::graph::op::bilinear::{Bilinear, Stretch};
+use crate::graph::op::conv::{Conv, ConvRotation};
+use crate::graph::op::max_pool::MaxPool;
+use crate::graph::op::upsample::Upsample;
+use crate::graph::op::window::{ConvWindow, PoolWindow};
 use crate::graph::{GraphError, Value};
-use crate::op::OpError;
-use crate::op::adaptive_avg_pool::AdaptiveAvgPool;
-use crate::op::avg_pool::AvgPool;
-use crate::op::bilinear::{Bilinear, Stretch};
-use crate::op::conv::{Conv, ConvRotation};
-use crate::op::max_pool::MaxPool;
-use crate::op::upsample::Upsample;
-use crate::op::window::{ConvWindow, PoolWindow};
 
 type Built = Result<Value, GraphError>;
 

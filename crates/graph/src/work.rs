@@ -1,16 +1,16 @@
-//! What a node has to do, as formulas of the input sizes: all that its speed may depend on. Derived from its
-//! operator's definition and spec, so that a new operator needs nothing here.
+//! The work of a node, as formulas of the input sizes: everything that its speed may depend on. It is derived from
+//! the operator's definition and spec, so a new operator needs no code here.
 
 use crate::dim::{Bindings, Dim, DimError, product};
 use crate::graph::{Graph, Node, Value};
 use crate::spec::{AxisId, Index, Spec};
 use serde::{Deserialize, Serialize};
 
-/// See the top of this file.
+/// The work of a node, as formulas of the input sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
     /// Nodes of one family do the same kind of thing. Words, the most telling first: what
-    /// [`family`](crate::op::OpDef::family) says, then in which order memory is walked.
+    /// [`family`](crate::graph::op::OpDef::family) says, then in which order memory is walked.
     pub family: String,
     /// Floating-point operations.
     pub flops: Dim,
@@ -18,8 +18,8 @@ pub struct Work {
     pub bytes: Dim,
     /// Elements of the first operand.
     pub first: Dim,
-    /// Elements of the second operand; 1 if there is none. Of a scan, those of the weights as often as it reads them:
-    /// at every step.
+    /// Elements of the second operand; 1 if there is none. A scan reads its weights at every step, and they count as
+    /// often.
     pub second: Dim,
     /// Elements of the first result.
     pub result: Dim,
@@ -48,7 +48,7 @@ pub struct Load {
 }
 
 impl Work {
-    /// Of a node of a valid graph. An operator that will not say how much it computes is judged by its bytes.
+    /// The work of a node of a valid graph. An operator whose spec gives no operations counts by its bytes.
     pub fn of(graph: &Graph, node: &Node) -> Work {
         let one = || Dim::from(1);
         let elements = |v: Option<&Value>| v.map_or_else(one, |v| product(&graph.ty(*v).shape));
@@ -218,9 +218,9 @@ mod tests {
 
     #[test]
     fn what_is_scattered_costs_what_its_elements_do() {
-        use crate::build::Builder;
         use crate::dtype::DType;
         use crate::graph::Init;
+        use crate::graph::build::Builder;
         use crate::windows::ConvOptions;
         for (stride, pad, rows, extra, elements) in [(1, 1, 8, 0, 8), (2, 1, 4, 1, 8), (1, 2, 9, 0, 7)] {
             let mut g = Builder::new(true);
@@ -267,7 +267,7 @@ mod tests {
         let (x, w, y) = (2.0 * 3.0 * 32.0 * 32.0, 64.0 * 3.0 * 9.0, 2.0 * 64.0 * 32.0 * 32.0);
         assert_eq!(load.extents, [x, w, y, 9.0, 32.0, 64.0]);
         assert_eq!((load.flops, load.bytes), (2.0 * y * 27.0, 4.0 * (x + w + y)));
-        // Channels of what each makes: of the weights' gradient those of the result, of the input's those of the input.
+        // The weights' gradient has the channels of the result, the input's gradient those of the input.
         for (name, columns) in [("conv_weight_grad", 64.0), ("conv_transpose", 64.0), ("contract", 10.0)] {
             let node = graph.nodes.iter().rfind(|node| node.op.def().name() == name).unwrap();
             let load = Work::of(&graph, node).bind(&Bindings::new().with("batch", 2)).unwrap();

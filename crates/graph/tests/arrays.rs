@@ -3,13 +3,13 @@
 
 use gulliver_graph::array::fuse;
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::sample::Sample;
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::model::{MODELS, model};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::sample::Sample;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};
@@ -75,7 +75,7 @@ fn training_graphs_of_arrays_pass_verification_and_share_data() {
         for apart in [false, true] {
             let fused = fuse(&graph, 3, &|_| apart).unwrap_or_else(|e| panic!("{}: {e}", row.name));
             assert_eq!(fused.graph.parameters(), graph.parameters() * 3, "{}", row.name);
-            let data = |g: &Graph| g.inputs().filter(|(_, role, _)| *role == Role::Data).count();
+            let data = |g: &Graph| g.inputs().filter(|(_, role, _)| role.is_data()).count();
             assert_eq!(data(&fused.graph), data(&graph) * if apart { 3 } else { 1 }, "{}", row.name);
             let text = fused.graph.to_string();
             assert_eq!(text.parse::<Graph>().unwrap(), fused.graph, "{}", row.name);
@@ -92,10 +92,10 @@ fn a_small_model_trains_each_member_as_alone() {
     let noise = |shape: &[usize], name: &str, member: usize, role: Role| -> Tensor {
         let len: usize = shape.iter().product();
         let seed =
-            name.bytes().map(usize::from).sum::<usize>() + if role == Role::Data { 0 } else { 31 * member };
+            name.bytes().map(usize::from).sum::<usize>() + if role.is_data() { 0 } else { 31 * member };
         let element = |i: usize| match role {
-            Role::Data => ((seed * 7 + i * 13) % 3) as f64,
-            Role::Hyper(default) => f64::from(default) * (1.0 + member as f64),
+            Role::Data(_) => ((seed * 7 + i * 13) % 3) as f64,
+            Role::Hyper(_, default) => f64::from(default) * (1.0 + member as f64),
             _ => (((seed + i) * 2_654_435_761) % 1000) as f64 / 1000.0,
         };
         Tensor::new(shape, (0..len).map(element).collect())

@@ -2,19 +2,20 @@
 //! and readable, and a small model is looked at line by line.
 
 use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::fuse_elementwise::{explain, fuse_elementwise, traffic};
+use gulliver_graph::graph::build::Builder;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::map::Function;
+use gulliver_graph::graph::op::zip::{Binary, Zip};
 use gulliver_graph::graph::{Graph, GraphError, Init, Origin, Value};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::map::Function;
-use gulliver_graph::op::zip::{Binary, Zip};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, plain_training_graph, training_graph};
 use gulliver_graph::verify::verify;
@@ -78,11 +79,11 @@ fn grow(genome: &[(u8, u8, u8)]) -> Result<Graph, GraphError> {
     let squares = g.square(last)?;
     let loss = g.sum_all(squares)?;
     let grads = differentiate(&mut g, loss, &weights, 0)?;
-    g.output("loss", loss);
-    g.output("last", last);
+    g.output("loss", OutputRole::Loss, loss);
+    g.output("last", OutputRole::Metric, last);
     for (i, grad) in grads.into_iter().enumerate() {
         if let Some(grad) = grad {
-            g.output(&format!("grad{i}"), grad);
+            g.output(&format!("grad{i}"), OutputRole::Metric, grad);
         }
     }
     Ok(g.finish())
@@ -97,7 +98,7 @@ fn outputs(graph: &Graph, sizes: &Bindings) -> Vec<(String, Vec<u64>)> {
     };
     let values = interpret(graph, sizes, feed).unwrap();
     let bits = |v: &Value| values[v.index()].data.iter().map(|x| x.to_bits()).collect();
-    graph.outputs.iter().map(|(name, v)| (name.clone(), bits(v))).collect()
+    graph.outputs.iter().map(|o| (o.name.clone(), bits(&o.value))).collect()
 }
 
 fn valid_and_readable(graph: &Graph) {
@@ -111,7 +112,7 @@ proptest! {
     #[test]
     fn random_graphs_mean_the_same(genome in proptest::collection::vec(any::<(u8, u8, u8)>(), 1..24)) {
         let plain = grow(&genome).unwrap();
-        let fused = fuse_elementwise(&plain);
+        let fused = fuse_elementwise(&plain).unwrap();
         valid_and_readable(&fused);
         let (before, after) = (traffic(&plain), traffic(&fused));
         prop_assert!(after.nodes <= before.nodes && after.passes <= before.passes);
@@ -132,8 +133,9 @@ fn every_model_keeps_its_inputs_outputs_and_flops() {
         let fused = training_graph(&*model, &adam(), Some(Clip::Norm(1.0))).unwrap();
         valid_and_readable(&fused);
         let inputs = |g: &Graph| g.inputs().map(|(_, _, info)| info.clone()).collect::<Vec<_>>();
-        let names =
-            |g: &Graph| g.outputs.iter().map(|(n, v)| (n.clone(), g.ty(*v).clone())).collect::<Vec<_>>();
+        let names = |g: &Graph| {
+            g.outputs.iter().map(|o| (o.name.clone(), o.role, g.ty(o.value).clone())).collect::<Vec<_>>()
+        };
         assert_eq!((inputs(&plain), names(&plain)), (inputs(&fused), names(&fused)), "{}", row.name);
         assert_eq!(plain.carries.len(), fused.carries.len(), "{}", row.name);
         let flops = |g: &Graph| g.nodes.iter().fold(Dim::from(0), |sum, n| sum + g.flops(n).unwrap());
@@ -161,8 +163,8 @@ fn chains_stop_at_what_is_not_element_wise_and_look_past_expansions() {
     let centred = g.sub(x, wide).unwrap();
     let soft = g.softmax(centred, 1).unwrap();
     let y = g.relu(soft).unwrap();
-    g.output("y", y);
-    let fused = fuse_elementwise(&g.finish());
+    g.output("y", OutputRole::Metric, y);
+    let fused = fuse_elementwise(&g.finish()).unwrap();
     let names: Vec<&str> = fused.nodes.iter().map(|n| n.op.def().name()).collect();
     assert_eq!(names, ["sum", "size", "div", "elementwise", "softmax", "relu"]);
     assert!(fused.values.iter().all(|info| matches!(info.origin, Origin::Input(_)) || info.name != "expand"));

@@ -1,8 +1,8 @@
 //! Every operator of the table on the test bench, by looping over its samples.
 
 use gulliver_graph::graph::GraphError;
-use gulliver_graph::op::Op;
-use gulliver_graph::op::test_bench::{OpDefect, cuts, gradient, reads};
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::op_check::{OpDefect, cuts, gradient, reads};
 
 /// Operators without a gradient: those that are gradients themselves, weight updates, and chains, which are
 /// made after differentiation.

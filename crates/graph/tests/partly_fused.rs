@@ -1,19 +1,20 @@
 //! Fusion of jobs whose graphs differ in places, on the reference kernels: every value of every member is
 //! where it is said to be, and is what it is alone.
 
-use gulliver_graph::array::{Fused, fuse, fuse_partly, own, owners};
+use gulliver_graph::array::{Fused, fuse, fuse_partly};
 use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
+use gulliver_graph::graph::op::Op;
 use gulliver_graph::graph::{Graph, GraphError, Init, Phase, Role, Value};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::model::{MODELS, model};
-use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};
 
@@ -24,11 +25,11 @@ fn adam() -> Optimizer {
 /// An input of a member; data is everyone's.
 fn input(graph: &Graph, v: Value, member: usize, shape: &[usize]) -> Tensor {
     let (_, role, info) = graph.inputs().find(|(w, ..)| *w == v).unwrap();
-    let seed = if role == Role::Data { 0 } else { member as u64 };
+    let seed = if role.is_data() { 0 } else { member as u64 };
     let stream = RandomStream::new(seed, hash_name(&info.name), 0);
     let element = |i: u64| match (role, info.ty.dtype) {
         (Role::Random, _) | (_, DType::I64) => stream.below(i, 3) as f64,
-        (Role::Hyper(default), _) => f64::from(default) * (1.0 + member as f64),
+        (Role::Hyper(_, default), _) => f64::from(default) * (1.0 + member as f64),
         _ => f64::from(stream.uniform_at(i)),
     };
     Tensor::new(shape, (0..shape.iter().product::<usize>() as u64).map(element).collect())
@@ -65,8 +66,8 @@ fn compare(graphs: &[&Graph], apart: bool) -> Fused {
         for (v, own) in alone.iter().enumerate() {
             check(&graph.values[v].name, own, fused.places[member][v]);
         }
-        for (name, v) in &graph.outputs {
-            check(name, &alone[v.index()], fused.outputs[member][name]);
+        for output in &graph.outputs {
+            check(&output.name, &alone[output.value.index()], fused.outputs[member][&output.name]);
         }
         for (input, next) in &graph.carries {
             let residence = fused.places[member][input.index()];
@@ -151,7 +152,7 @@ fn crossed(names: [&str; 2]) -> Result<Graph, GraphError> {
     for (w, grad) in weights.into_iter().zip(grads) {
         adam().apply(&mut g, w, grad.unwrap())?;
     }
-    g.output("loss", loss);
+    g.output("loss", OutputRole::Loss, loss);
     Ok(g.finish())
 }
 
@@ -161,16 +162,6 @@ fn members_may_do_the_same_in_different_orders() {
     for graphs in [[&ab, &ba, &ab], [&ba, &ab, &ba]] {
         let fused = compare(&graphs, false);
         assert!(fused.report.fused > 0, "{}", fused.report);
-    }
-}
-
-#[test]
-fn names_say_whose_a_value_is() {
-    for (name, members) in [("w", vec![0]), ("a.b@x", vec![2]), ("w", vec![0, 2, 11])] {
-        assert_eq!(owners(&own(name, &members)), (name, Some(members)));
-    }
-    for name in ["w", "a@b", "a@1+b", "a@"] {
-        assert_eq!(owners(name), (name, None));
     }
 }
 

@@ -2,12 +2,13 @@
 //! the verifier accepts them, and gradients agree with finite differences.
 
 use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Graph, GraphError, Init, Role, Value};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::random::{RandomStream, hash_name};
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::verify::verify;
 use proptest::prelude::*;
@@ -55,7 +56,7 @@ fn grow(genome: &[(u8, u8, u8)]) -> Result<(Graph, Value, Vec<Value>), GraphErro
                 let total = g.sum(x, &[0], true)?;
                 let shape = g.shape(x).to_vec();
                 let wide = g.expand(total, &shape)?;
-                g.map(gulliver_graph::op::map::Function::Tanh, wide)
+                g.map(gulliver_graph::graph::op::map::Function::Tanh, wide)
             }
             _ => g.affine(x, 0.5, 0.1),
         })?;
@@ -70,11 +71,11 @@ fn grow(genome: &[(u8, u8, u8)]) -> Result<(Graph, Value, Vec<Value>), GraphErro
         loss = g.add(loss, t)?;
     }
     let grads = differentiate(&mut g, loss, &weights, 0)?;
-    g.output("loss", loss);
+    g.output("loss", OutputRole::Loss, loss);
     for (w, grad) in weights.iter().zip(&grads) {
         let name = g.graph().value(*w).name.clone();
         let grad = grad.expect("every weight reaches the loss");
-        g.output(&format!("grad.{name}"), grad);
+        g.output(&format!("grad.{name}"), OutputRole::Metric, grad);
     }
     let grads = grads.into_iter().flatten().collect();
     Ok((g.finish(), loss, grads))
@@ -84,7 +85,7 @@ fn feed(graph: &Graph, v: Value, shape: &[usize]) -> Tensor {
     let info = graph.value(v);
     let stream = RandomStream::new(1, hash_name(&info.name), 0);
     let count: usize = shape.iter().product();
-    let hyper = graph.inputs().any(|(i, role, _)| i == v && matches!(role, Role::Hyper(_)));
+    let hyper = graph.inputs().any(|(i, role, _)| i == v && matches!(role, Role::Hyper(..)));
     let element = |i: u64| if hyper { 1.0 } else { f64::from(stream.normal_at(i)) };
     Tensor::new(shape, (0..count as u64).map(element).collect())
 }

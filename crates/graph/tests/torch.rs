@@ -114,7 +114,7 @@ fn the_first_losses_of_a_training_run() {
                 ("y", _) => y.clone(),
                 ("hyper.step", _) => vec![step as f64 + 1.0],
                 _ => match info.origin {
-                    Origin::Input(Role::Hyper(default)) => vec![f64::from(default)],
+                    Origin::Input(Role::Hyper(_, default)) => vec![f64::from(default)],
                     _ => fixture.feed(&graph, v, shape),
                 },
             };

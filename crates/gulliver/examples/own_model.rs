@@ -23,8 +23,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let graph = training_graph(&net, &[Optimizer::new("adamw", &[])?], None)?;
     println!("{} parameters, {} nodes", graph.parameters(), graph.nodes.len());
 
-    let mut session = Session::new(graph, Some(evaluation_graph(&net)?), SessionOptions::default(), seed)?;
-    let plan = session.plan(Which::Train, &Bindings::new().with("batch", batch))?;
+    let mut session = session(graph, Some(evaluation_graph(&net)?), &LocalDevice::default(), seed)?;
+    let plan = session.plan(Purpose::Train, &Bindings::new().with("batch", batch))?;
     println!("{} steps in {} bytes", plan.steps.len(), plan.spaces[0].bytes);
 
     let digits = DataOptions { size: Some([16, 16]), examples: Some(3200), ..DataOptions::default() };

@@ -1,6 +1,7 @@
 //! An operator of one's own, with spec, gradient, reference kernel and fast kernel, in a model; checked by
 //! the test bench of the built-in operators:  cargo run --release --example own_operator
-use gulliver::graph::op::{check, test_bench};
+use gulliver::graph::graph::op::check;
+use gulliver::graph::op_check;
 use gulliver::prelude::*;
 
 /// `y = x / (1 + k·|x|)`.
@@ -40,15 +41,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let x = g.push1(Custom::new(Softsign(0.5)), &[x])?;
         g.scope("out", |g| g.linear(x, 3, true))
     });
-    println!("{} comparisons are fine", test_bench::all(&Softsign::samples()[0])?);
+    println!("{} comparisons are fine", op_check::all(&Softsign::samples()[0])?);
     let fast = Kernels::default()
         .with(|&Softsign(k), _ins, _outs, _threads| Some(Lowered::map(move |x| x / (1.0 + k * x.abs()))));
     let blobs = DataOptions { kind: "blobs".into(), classes: Some(3), ..DataOptions::default() };
     let batch = data::open(&blobs)?.0.batch(&Vec::from_iter(0..256))?;
     for kernels in [Kernels::default(), fast] {
         let graph = training_graph(&net, &[Optimizer::new("sgd", &[("lr", 0.1)])?], None)?;
-        let mut session = Session::new(graph, None, SessionOptions { kernels, ..Default::default() }, 0)?;
-        let steps = (0..100).map(|step| session.step(&batch, Key { seed: 0, step }, &|_| None));
+        let mut session = session(graph, None, &LocalDevice { kernels, ..Default::default() }, 0)?;
+        let steps = (0..100).map(|step| session.step(&batch, StepKey { seed: 0, step }, &|_, _| None));
         let outcomes = steps.collect::<Result<Vec<_>, _>>()?;
         println!("{:?}, on reference kernels: {:?}", outcomes[99].scalars, session.slow_operators());
     }

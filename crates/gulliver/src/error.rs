@@ -7,12 +7,14 @@ mod job;
 pub use advice::{Advice, Needed, Proposal};
 pub use job::{FieldOrigin, JobError, brief, one_line};
 
+use crate::local::LocalError;
+use crate::profile::ProfileError;
 use gulliver_graph::graph::GraphError;
 use gulliver_oracle::OracleError;
+use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::document::error::PlanError;
 use gulliver_run::checkpoint::CheckpointError;
 use gulliver_run::data::DataError;
-use gulliver_run::profile::ProfileError;
 use gulliver_run::session::SessionError;
 use gulliver_run::train::TrainError;
 use std::io;
@@ -139,7 +141,10 @@ pub enum Error {
     /// A checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A plan or a device.
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(JobPlanError),
+    /// A device.
     #[error(transparent)]
     Session(SessionError),
     /// Training.
@@ -213,11 +218,38 @@ impl Error {
 impl From<SessionError> for Error {
     fn from(error: SessionError) -> Error {
         match error {
-            SessionError::Plan(PlanError::Interrupted) => Error::PlanningInterrupted,
-            SessionError::Plan(PlanError::DoesNotFit { needed, proven, budget, holders }) => {
+            SessionError::Plan(error) => error.into(),
+            error => Error::Session(error),
+        }
+    }
+}
+
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Error {
+        match error {
+            PlanError::Interrupted => Error::PlanningInterrupted,
+            PlanError::DoesNotFit { needed, proven, budget, holders } => {
                 Error::DoesNotFit(Box::new(Advice::bare(needed, proven, budget, holders)))
             }
-            error => Error::Session(error),
+            error => Error::Plan(error.into()),
+        }
+    }
+}
+
+impl From<JobPlanError> for Error {
+    fn from(error: JobPlanError) -> Error {
+        match error {
+            JobPlanError::Plan(error) => error.into(),
+            error => Error::Plan(error),
+        }
+    }
+}
+
+impl From<LocalError> for Error {
+    fn from(error: LocalError) -> Error {
+        match error {
+            LocalError::Plan(error) => error.into(),
+            LocalError::Session(error) => error.into(),
         }
     }
 }

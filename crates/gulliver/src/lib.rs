@@ -16,14 +16,15 @@ pub mod fit;
 pub mod history;
 pub mod interrupt;
 pub mod job;
+pub mod local;
 pub mod machine;
 pub mod model;
 pub mod oracle;
 pub mod prelude;
+pub mod profile;
 pub mod report;
 pub mod run_dir;
 pub mod setup;
-pub mod strategy;
 pub mod sweep;
 pub mod units;
 

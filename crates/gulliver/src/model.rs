@@ -7,14 +7,16 @@ pub use generate::GenerateOptions;
 pub use predict::Prediction;
 
 use crate::error::Error;
+use crate::local::{LocalDevice, session};
 use crate::run_dir::{BEST, WEIGHTS};
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::{evaluation_graph, forward_graph};
 use gulliver_run::checkpoint::Stored;
 use gulliver_run::data::mapping::{Inputs, Mapping};
 use gulliver_run::data::{DataInfo, DataOptions, Sampler};
-use gulliver_run::session::{Session, SessionOptions};
+use gulliver_run::session::Session;
 use gulliver_run::team::cores;
 use gulliver_run::train::{MAPPING, MODEL, Scores, TrainOptions, evaluate, load_weights};
 use serde::{Deserialize, Serialize};
@@ -76,8 +78,8 @@ pub enum Predicts {
 
 impl Predicts {
     /// The output of the graph that holds the predictions.
-    fn output(self) -> &'static str {
-        if self == Predicts::Numbers { "prediction" } else { "logits" }
+    fn output(self) -> OutputRole {
+        if self == Predicts::Numbers { OutputRole::Prediction } else { OutputRole::Logits }
     }
 }
 
@@ -110,7 +112,7 @@ pub struct Model {
     /// What it predicts.
     pub predicts: Predicts,
     path: PathBuf,
-    options: SessionOptions,
+    options: LocalDevice,
     weights: Stored,
     predictor: Option<Session>,
     evaluator: Option<Session>,
@@ -149,7 +151,7 @@ impl Model {
             }
         };
         let threads = options.threads.unwrap_or_else(cores);
-        let options = SessionOptions { threads, ..SessionOptions::default() };
+        let options = LocalDevice { threads, ..LocalDevice::default() };
         let path = path.to_path_buf();
         let (predictor, evaluator) = (None, None);
         Ok(Model { stored, mapping, predicts, path, options, weights, predictor, evaluator })
@@ -233,10 +235,10 @@ impl Model {
             false => forward_graph(architecture.as_ref())?,
             true => evaluation_graph(architecture.as_ref())?,
         };
-        if graph.output(self.predicts.output()).is_none() {
+        if graph.output_of(self.predicts.output()).is_none() {
             return Err(Error::NoPredictions { path: self.path.clone(), model: name.clone() });
         }
-        let mut session = Session::new(graph.clone(), Some(graph), self.options.clone(), 0)?;
+        let mut session = session(graph.clone(), Some(graph), &self.options, 0)?;
         load_weights(&mut session, &mut self.weights, &TrainOptions::default(), true)?;
         Ok(session)
     }

@@ -11,28 +11,30 @@ use advise::advise;
 use crate::error::{Error, one_line};
 use crate::fit::{DataFacts, check_fit, class_weights, fit};
 use crate::job::{ClassWeights, DeviceEntry, Job, Length, NormGroup, TrainSection};
+use crate::local::{LocalDevice, device_set, planner, shared};
 use crate::model::metadata;
 use crate::report::planning::Planning;
-use crate::strategy::{ALONE, AUTO, fastest, planned_as};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::op::Op;
 use gulliver_graph::lr::LrSchedule;
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::weighted::Weighted;
 use gulliver_graph::nearest::suggestion;
-use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
+use gulliver_plan::devices::options::PlanWatch;
+use gulliver_plan::devices::planner::{Planner, evaluated_at_once};
+use gulliver_plan::devices::strategy::{ALONE, AUTO, JobGraphs, fastest, largest as strategy_largest};
 use gulliver_plan::document::links::Links;
 use gulliver_plan::document::topology::Topology;
 use gulliver_plan::time::cost::{Profile, Rates};
 use gulliver_run::data::open::Opened;
 use gulliver_run::data::{Buckets, DataInfo, Dataset, Sampler, WeightedClasses, prefetch};
-use gulliver_run::link::Throttle;
-use gulliver_run::planner::{Planner, evaluated_at_once};
+use gulliver_run::peers::link::Throttle;
 use gulliver_run::profile::roofline;
-use gulliver_run::session::{PlanWatch, SessionError, SessionOptions, sizes_of};
+use gulliver_run::session::{SessionError, sizes_of};
 use gulliver_run::team::{Team, cores};
 use gulliver_run::train::{Sources, TrainOptions, metric_names};
 use std::collections::BTreeMap;
@@ -41,20 +43,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// What a job computes.
-pub struct Graphs {
-    /// A training step.
-    pub train: Graph,
-    /// The evaluation of a batch.
-    pub evaluation: Graph,
-    /// The largest input there will be.
-    pub largest: Bindings,
-}
-
 /// Ready to be planned: data opened, and a model that fits it.
 pub struct Prepared {
     /// What it computes.
-    pub graphs: Graphs,
+    pub graphs: JobGraphs,
     /// Learning rate over time.
     pub schedule: LrSchedule,
     /// Batches.
@@ -71,14 +63,12 @@ pub struct Prepared {
 
 /// Planned, and ready to be given memory.
 pub struct Setup {
-    /// The job's plans; those of the first device, if there are several.
-    pub planner: Planner,
-    /// Those of the other devices.
-    pub others: Vec<Planner>,
+    /// The plans of all devices, by rank.
+    pub planners: Vec<Planner>,
     /// What the job computes.
-    pub graphs: Graphs,
+    pub graphs: JobGraphs,
     /// Where and how each device runs, whatever the strategy.
-    pub devices: Vec<SessionOptions>,
+    pub devices: Vec<LocalDevice>,
     /// The largest input there will be on a device.
     pub largest: Bindings,
     /// Learning rate over time.
@@ -157,21 +147,17 @@ pub fn setup(
     session.curves = curves.map(Arc::new);
     session.watch = how.watch.clone();
     let devices = device_options(&session, job, machine);
-    let (strategy, mut others) = match (job.devices.count, job.train.strategy) {
-        (1, _) => (ALONE, vec![planned(&graphs, session, how.thorough)?]),
+    let (strategy, planners) = match (job.devices.count, job.train.strategy) {
+        (1, _) => (ALONE, vec![planned(&graphs, &session, how.thorough)?]),
         (_, AUTO) => {
-            let best = fastest(&graphs, &devices)?;
-            (best.name, best.planners)
+            let best = fastest(&graphs, &device_set(&devices))?;
+            (best.name, best.into_planners(&graphs)?)
         }
-        (_, name) => (name, planned_as(name, &graphs, devices.clone())?.0),
+        (_, name) => (name, shared(name, &graphs, &devices)?.planners),
     };
-    // Plans made while a job is trained are not interrupted: training is.
-    others.iter_mut().for_each(|planner| planner.set_watch(None));
-    let planner = others.remove(0);
-    let largest = planner.options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
+    let largest = strategy_largest(&planners, &graphs);
     Ok(Setup {
-        planner,
-        others,
+        planners,
         largest,
         graphs,
         devices,
@@ -263,7 +249,7 @@ pub fn prepare(
         about: metadata(&job.model.name, &settings, &job.data.options, &info),
         changed_data: false,
     };
-    let graphs = Graphs { train: graph, evaluation, largest };
+    let graphs = JobGraphs { train: graph, evaluation, largest };
     Ok(Prepared { graphs, schedule, sources, options, parameters, fitted, info })
 }
 
@@ -295,9 +281,9 @@ pub fn session_options(
     largest: &Bindings,
     speeds: &Speeds,
     checkpoints: Option<&Path>,
-) -> SessionOptions {
+) -> LocalDevice {
     let devices = &job.devices;
-    SessionOptions {
+    LocalDevice {
         threads: threads(job),
         memory: devices.memory,
         host_memory: devices.host_memory,
@@ -310,7 +296,7 @@ pub fn session_options(
         partials: job.train.partials as u32,
         // Links that job files can say are always sound.
         throttle: devices_linked(job).map(|topology| Arc::new(Throttle::new(topology))),
-        ..SessionOptions::default()
+        ..LocalDevice::default()
     }
 }
 
@@ -320,17 +306,16 @@ pub fn devices_linked(job: &Job) -> Option<Topology> {
 }
 
 /// The plans of a job, or what to do if it does not fit; `thorough` searches for a change that is known to help.
-pub fn planned(graphs: &Graphs, session: SessionOptions, thorough: bool) -> Result<Planner, Error> {
-    let Graphs { train, evaluation, .. } = graphs;
-    match Planner::new(train.clone(), Some(evaluation.clone()), session.clone()) {
+pub fn planned(graphs: &JobGraphs, device: &LocalDevice, thorough: bool) -> Result<Planner, Error> {
+    match planner(graphs.train.clone(), Some(graphs.evaluation.clone()), device) {
         Ok(planner) => Ok(planner),
-        Err(e) => Err(advise(graphs, session, e, thorough)),
+        Err(e) => Err(advise(graphs, device.clone(), e, thorough)),
     }
 }
 
 /// Where and how each of several devices of a job runs; they share budgets of host memory and disk. Who has more
 /// threads is faster, as measured or else in proportion.
-fn device_options(session: &SessionOptions, job: &Job, machine: Option<&Profile>) -> Vec<SessionOptions> {
+fn device_options(session: &LocalDevice, job: &Job, machine: Option<&Profile>) -> Vec<LocalDevice> {
     let share = |bytes: Option<u64>| bytes.map(|bytes| bytes / job.devices.count);
     let (host_memory, disk) = (share(session.host_memory), share(session.disk));
     let device = |one: DeviceEntry| {
@@ -340,7 +325,7 @@ fn device_options(session: &SessionOptions, job: &Job, machine: Option<&Profile>
         let scaled = Rates { flops: session.rates.flops * faster, ..session.rates };
         let rates = curves.as_ref().map_or(scaled, |curves| curves.rates);
         let curves = curves.map(Arc::new);
-        SessionOptions { threads, memory: one.memory, host_memory, disk, rates, curves, ..session.clone() }
+        LocalDevice { threads, memory: one.memory, host_memory, disk, rates, curves, ..session.clone() }
     };
     job.devices.list().into_iter().map(device).collect()
 }

@@ -2,9 +2,9 @@
 //! `UPDATE_EXPECT=1 cargo test -p gulliver --test docs` writes them anew.
 
 use gulliver::graph::dim::Bindings;
+use gulliver::graph::graph::op::Op;
 use gulliver::graph::lr::SCHEDULES;
 use gulliver::graph::model::{MODELS, ModelInput, ModelRow, model};
-use gulliver::graph::op::Op;
 use gulliver::graph::optim::OPTIMIZERS;
 use gulliver::graph::spec::{Combine, ReduceKind, Spec};
 use gulliver::graph::training::evaluation_graph;

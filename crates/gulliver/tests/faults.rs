@@ -1,15 +1,16 @@
 //! A device whose thread dies, or whose link to the others errors, stops the whole run with one error that names the
 //! device and the step, whatever the strategy and wherever in a step it happens; nobody waits for ever.
 
-use gulliver::graph::op::check;
+use gulliver::graph::graph::op::check;
+use gulliver::local::shared;
+use gulliver::plan::devices::strategy::{JobGraphs, STRATEGIES, Strategy, job};
 use gulliver::prelude::*;
-use gulliver::setup::Graphs;
-use gulliver::strategy::{AUTO, STRATEGIES, planned_as};
-use gulliver_graph::op::exchange::Exchange;
+use gulliver_graph::graph::op::exchange::Exchange;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
-use gulliver_run::link::Throttle;
-use gulliver_run::peers::{PeerLost, Peers, Room};
+use gulliver_run::peers::link::Throttle;
+use gulliver_run::peers::local::LocalGroup;
+use gulliver_run::peers::{ExchangeBuffer, PeerLost, Peers};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -53,7 +54,7 @@ impl OpDef for Fragile {
     }
 }
 
-fn graphs() -> Graphs {
+fn graphs() -> JobGraphs {
     let net = Classifier(|g: &mut Builder| {
         let x = g.data("x", DType::F32, &[Dim::symbol("batch"), 8.into()])?;
         let x = g.push1(Custom::new(Fragile), &[x])?;
@@ -63,7 +64,7 @@ fn graphs() -> Graphs {
         let x = g.map(Function::Tanh, x)?;
         g.scope("last", |g| g.linear(x, 3, true))
     });
-    Graphs {
+    JobGraphs {
         train: training_graph(&net, &[Optimizer::new("adamw", &[]).unwrap()], None).unwrap(),
         evaluation: evaluation_graph(&net).unwrap(),
         largest: Bindings::new().with("batch", BATCH),
@@ -83,21 +84,17 @@ fn batch(fatal: bool) -> Batch {
 }
 
 /// Strategies that can train this on so many devices, with the devices of each.
-fn sessions(kernels: impl Fn() -> Kernels) -> Vec<(&'static str, Session)> {
+fn sessions(peers: impl Fn() -> Arc<dyn Peers>) -> Vec<(&'static str, Session)> {
     let graphs = graphs();
     let session = |name: &'static str| {
-        let options = SessionOptions {
-            threads: 1,
-            partials: DEVICES as u32,
-            kernels: kernels(),
-            ..SessionOptions::default()
-        };
-        let (planners, _) = planned_as(name, &graphs, vec![options; DEVICES]).ok()?;
-        Some((name, Session::together(planners, 3).unwrap()))
+        let options = LocalDevice { threads: 1, partials: DEVICES as u32, ..LocalDevice::default() };
+        let devices = vec![options; DEVICES];
+        let plan = job(name, shared(name, &graphs, &devices).ok()?.planners).unwrap();
+        let opened = devices.iter().enumerate().map(|(i, device)| device.open(i).unwrap()).collect();
+        Some((name, Session::among(plan, opened, peers(), 3).unwrap()))
     };
-    let all: Vec<_> =
-        STRATEGIES.iter().map(|(name, _)| *name).filter(|name| *name != AUTO).filter_map(session).collect();
-    for name in ["data", "harmony-dp", "zero", "pipeline", "harmony-pp", "filter", "cut"] {
+    let all: Vec<_> = STRATEGIES.iter().map(|strategy| strategy.name).filter_map(session).collect();
+    for name in ["data", "harmony-dp", "zero", "zero-1", "pipeline", "harmony-pp", "filter", "cut"] {
         assert!(all.iter().any(|(other, _)| *other == name), "{name}");
     }
     all
@@ -113,9 +110,9 @@ fn failure(
     let (said, says) = channel();
     thread::spawn(move || {
         for step in first..first + 8 {
-            if let Err(why) = session.step(&batch(step), Key { seed: 0, step }, &|_| None) {
+            if let Err(why) = session.step(&batch(step), StepKey { seed: 0, step }, &|_, _| None) {
                 // It stays stopped.
-                assert!(session.step(&batch(0), Key { seed: 0, step: step + 1 }, &|_| None).is_err());
+                assert!(session.step(&batch(0), StepKey { seed: 0, step: step + 1 }, &|_, _| None).is_err());
                 let _ = said.send(why.to_string());
                 return;
             }
@@ -130,12 +127,12 @@ fn failure(
 
 #[test]
 fn a_device_whose_thread_dies_stops_all_with_one_error() {
-    for (name, session) in sessions(Kernels::default) {
+    for (name, session) in sessions(|| Arc::new(LocalGroup::new(DEVICES, true))) {
         let said = failure(name, session, 0, |step| batch(step == 2));
         assert!(said.starts_with("step 3, device "), "{name}: {said}");
         assert!(said.contains("its thread died: no kernel survives this number"), "{name}: {said}");
         // Only the last third of the batch kills.
-        let shared = matches!(name, "data" | "harmony-dp" | "zero");
+        let shared = Strategy::named(name).unwrap().divides_batch;
         assert!(!shared || said.starts_with("step 3, device 2: "), "{name}: {said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
@@ -143,13 +140,19 @@ fn a_device_whose_thread_dies_stops_all_with_one_error() {
 
 /// A room in which the link of one device errors when it has been used so often.
 struct Loose {
-    room: Room,
+    room: LocalGroup,
     rank: u32,
     left: AtomicU64,
 }
 
 impl Peers for Loose {
-    fn exchange(&self, what: &Exchange, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), PeerLost> {
+    fn exchange(
+        &self,
+        what: &Exchange,
+        own: Option<&dyn ExchangeBuffer>,
+        result: &dyn ExchangeBuffer,
+        idle: bool,
+    ) -> Result<(), PeerLost> {
         let again = |left: u64| left.checked_sub(1);
         if what.rank == self.rank
             && self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, again).is_err()
@@ -161,11 +164,11 @@ impl Peers for Loose {
     fn share(&self, rank: u32, numbers: &[f32]) -> Result<Vec<Vec<f32>>, PeerLost> {
         self.room.share(rank, numbers)
     }
-    fn part(&self, rank: u32, why: &str) {
-        self.room.part(rank, why);
+    fn leave(&self, rank: u32, why: &str) {
+        self.room.leave(rank, why);
     }
-    fn gone(&self) -> Option<PeerLost> {
-        self.room.gone()
+    fn lost(&self) -> Option<PeerLost> {
+        self.room.lost()
     }
     fn taken(&self, rank: u32) -> Vec<u64> {
         self.room.taken(rank)
@@ -180,8 +183,8 @@ fn a_link_that_errors_stops_all_with_one_error() {
     for left in [0, 1, 2, 3, 5, 8, 13] {
         let rank = left as u32 % DEVICES as u32;
         let loose = || {
-            let room = Room::new(DEVICES, true);
-            Kernels::default().among(Arc::new(Loose { room, rank, left: left.into() }))
+            let room = LocalGroup::new(DEVICES, true);
+            Arc::new(Loose { room, rank, left: left.into() }) as Arc<dyn Peers>
         };
         for (name, session) in sessions(loose) {
             let said = failure(name, session, 4, |_| batch(false));

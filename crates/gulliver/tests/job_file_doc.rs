@@ -5,8 +5,8 @@ use gulliver::graph::lr::SCHEDULES;
 use gulliver::graph::model::MODELS;
 use gulliver::graph::optim::OPTIMIZERS;
 use gulliver::job::Job;
+use gulliver::plan::devices::strategy;
 use gulliver::run::data::KINDS;
-use gulliver::strategy::STRATEGIES;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -98,7 +98,7 @@ fn data_section() -> String {
     let own = fields("crates/gulliver/src/job/data.rs", "DataSection");
     rows.extend(own.into_iter().filter(|(name, _)| name != "options"));
     let mut text = format!(
-        "\n## `[data]`\n\n`kind` is needed: {}. Which options a kind has is in [data.md](data.md).\n",
+        "\n## `[data]`\n\n`kind` is needed: {}. Purpose options a kind has is in [data.md](data.md).\n",
         listed(KINDS.iter().map(|row| row.0))
     );
     text += &documented(rows, &all);
@@ -116,7 +116,7 @@ fn train_section() -> String {
             ("epochs".to_string(), "Times through the data, instead of `steps`.".to_string()),
         ],
     );
-    let strategies = format!("{} ([devices.md](devices.md))", listed(STRATEGIES.map(|(name, _)| name)));
+    let strategies = format!("{} ([devices.md](devices.md))", listed(strategy::names()));
     for (name, choices) in [
         ("on_nan", "`stop` or `skip` the step"),
         ("norm_group", "`batch` or `partial`"),

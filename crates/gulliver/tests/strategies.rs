@@ -10,20 +10,25 @@ mod nets;
 #[path = "../../run/tests/small_models/mod.rs"]
 mod small_models;
 
-use gulliver::setup::Graphs;
-use gulliver::strategy::{AUTO, STRATEGIES, planned_as};
+use gulliver::graph::role::HyperRole;
+use gulliver::local::LocalDevice;
+use gulliver::local::{session, shared, together};
+use gulliver::plan::devices::error::JobPlanError;
+use gulliver::plan::devices::strategy::{DevicePlanners, STRATEGIES};
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::op::map::Function;
 use gulliver_graph::model::{MODELS, model};
-use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
-use gulliver_plan::devices::cut::NAMES;
+use gulliver_plan::devices::cut::CUT_NAMES;
+use gulliver_plan::devices::strategy::JobGraphs;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostTensor;
-use gulliver_run::link::Throttle;
-use gulliver_run::session::{Evaluated, Key, Session, SessionError, SessionOptions, Which};
+use gulliver_run::peers::link::Throttle;
+use gulliver_run::session::{Evaluated, Session, StepKey};
 use makes::MAKES;
 use nets::{Net, layer};
 use proptest::prelude::*;
@@ -39,32 +44,38 @@ const SEED: u64 = 11;
 
 /// Whether a strategy divides nodes.
 fn named(strategy: &str) -> bool {
-    NAMES.iter().any(|(name, _)| *name == strategy && *name != "data")
+    CUT_NAMES.iter().any(|(name, _)| *name == strategy && *name != "data")
+}
+
+/// Whether every device takes partials of its own.
+fn divides_batch(strategy: &str) -> bool {
+    gulliver::plan::devices::strategy::Strategy::named(strategy)
+        .is_some_and(|strategy| strategy.divides_batch)
 }
 
 /// Slices of every batch: as many as data parallel on any number of devices can share, or few.
 fn partials(strategy: &str, devices: usize) -> usize {
     match strategy {
-        "data" | "harmony-dp" | "zero" => devices * (1 + devices % 2),
+        _ if divides_batch(strategy) => devices * (1 + devices % 2),
         "pipeline" | "harmony-pp" => 2,
         _ => 1,
     }
 }
 
-fn options(partials: usize) -> SessionOptions {
-    SessionOptions { threads: 1, partials: partials as u32, ..SessionOptions::default() }
+fn options(partials: usize) -> LocalDevice {
+    LocalDevice { threads: 1, partials: partials as u32, ..LocalDevice::default() }
 }
 
 /// The graphs of a make. Optimizers and clipping differ from make to make, unless sums may be divided: what
 /// divides by roots of small gradients makes much of their last digits.
-fn graphs(make: &str, batch: usize, divided: bool) -> Graphs {
+fn graphs(make: &str, batch: usize, divided: bool) -> JobGraphs {
     let row = MODELS.iter().find(|row| row.name == make).unwrap();
     let at = MAKES.iter().position(|other| *other == make).unwrap();
     let model = model(make, &small(row)).unwrap();
     let adaptive = at.is_multiple_of(2) && !divided;
     let optimizer = Optimizer::new(if adaptive { "adamw" } else { "sgd" }, &[]).unwrap();
     let clip = (divided || at.is_multiple_of(3)).then_some(Clip::Norm(0.5));
-    Graphs {
+    JobGraphs {
         train: training_graph(&*model, &[optimizer], clip).unwrap(),
         evaluation: evaluation_graph(&*model).unwrap(),
         largest: Bindings::new().with("batch", batch).with("length", 7),
@@ -83,17 +94,17 @@ struct Run {
 fn run(mut session: Session, data: &Batch, evaluated: &Batch) -> Run {
     let mut losses = Vec::new();
     for step in 0..STEPS {
-        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
-        let outcome = session.step(data, Key { seed: 1, step }, &number).unwrap();
+        let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
+        let outcome = session.step(data, StepKey { seed: 1, step }, &number).unwrap();
         assert_eq!(outcome.not_finite, None);
-        losses.extend(outcome.scalars.into_iter().filter(|(name, _)| name.ends_with("loss")).map(|(_, x)| x));
+        losses.extend(outcome.scalars.losses().map(|(_, loss)| loss));
     }
     let Evaluated { scalars, predicted } =
-        session.evaluate_fully(evaluated, Key { seed: 1, step: STEPS }).unwrap();
+        session.evaluate_fully(evaluated, StepKey { seed: 1, step: STEPS }).unwrap();
     assert_eq!(session.take_alarms(), [], "bytes are as planned on every device");
     Run {
         losses,
-        evaluated: scalars.into_iter().map(|(name, x)| (name, x.to_bits())).collect(),
+        evaluated: scalars.iter().map(|(name, x)| (name.to_string(), x.value.to_bits())).collect(),
         predicted,
         fingerprint: fingerprint(&session.tensors().unwrap()),
     }
@@ -110,8 +121,8 @@ fn check(known: &mut Known, strategy: &str, make: &str, devices: usize, twice: b
     let graphs = graphs(make, examples * partials, named(strategy));
     let label = format!("{strategy}: {make} on {devices} devices, {partials} partials");
     let data = data(&graphs.train, &graphs.largest);
-    let planned = |each: SessionOptions| planned_as(strategy, &graphs, vec![each; devices]);
-    let (planners, same_numbers) = match planned(options(partials)) {
+    let planned = |each: LocalDevice| shared(strategy, &graphs, &vec![each; devices]);
+    let DevicePlanners { planners, same_numbers } = match planned(options(partials)) {
         Ok(planned) => planned,
         Err(why) => {
             assert!(expected_to_fail(strategy, make, devices, &why), "{label}: {why}");
@@ -120,9 +131,10 @@ fn check(known: &mut Known, strategy: &str, make: &str, devices: usize, twice: b
     };
     let expected = known.entry((make.to_string(), partials, named(strategy))).or_insert_with(|| {
         let (train, evaluation) = (graphs.train.clone(), graphs.evaluation.clone());
-        run(Session::new(train, Some(evaluation), options(partials), SEED).unwrap(), &data, &data)
+        run(session(train, Some(evaluation), &options(partials), SEED).unwrap(), &data, &data)
     });
-    let found = run(Session::together(planners, SEED).unwrap(), &data, &data);
+    let opened = vec![options(partials); devices];
+    let found = run(together(strategy, planners, &opened, SEED).unwrap(), &data, &data);
     println!("{label}");
     if same_numbers {
         assert_eq!(found, *expected, "{label}");
@@ -139,8 +151,9 @@ fn check(known: &mut Known, strategy: &str, make: &str, devices: usize, twice: b
     let topology = Topology::wired(vec![Device::default(); devices], &wiring).unwrap();
     let slow = |threads| {
         let throttle = Some(Arc::new(Throttle::new(topology.clone())));
-        let planned = planned(SessionOptions { threads, throttle, ..options(partials) });
-        run(Session::together(planned.unwrap().0, SEED).unwrap(), &data, &data)
+        let each = LocalDevice { threads, throttle, ..options(partials) };
+        let planners = planned(each.clone()).unwrap().planners;
+        run(together(strategy, planners, &vec![each; devices], SEED).unwrap(), &data, &data)
     };
     // The search for cuts looks at links: over others it may find another cut.
     let found = if strategy == "cut" { slow(1) } else { found };
@@ -149,7 +162,7 @@ fn check(known: &mut Known, strategy: &str, make: &str, devices: usize, twice: b
 }
 
 /// What a strategy cannot do, and says.
-fn expected_to_fail(strategy: &str, make: &str, devices: usize, why: &SessionError) -> bool {
+fn expected_to_fail(strategy: &str, make: &str, devices: usize, why: &JobPlanError) -> bool {
     let why = why.to_string();
     let images =
         ["cnn", "resnet18", "resnet50", "vgg11", "mobilenet_v2", "dcgan", "cosmoflow"].contains(&make);
@@ -170,7 +183,7 @@ fn everything() -> bool {
 fn every_strategy_gives_the_reference_numbers() {
     let all = everything();
     let (mut done, mut known) = (0, Known::new());
-    for (s, (strategy, _)) in STRATEGIES.iter().filter(|(name, _)| *name != AUTO).enumerate() {
+    for (s, strategy) in STRATEGIES.iter().map(|strategy| strategy.name).enumerate() {
         for (m, make) in MAKES.into_iter().enumerate() {
             for devices in (1..=COUNTS).filter(|devices| all || (s + m) % COUNTS + 1 == *devices) {
                 let twice = all || (s + m).is_multiple_of(3);
@@ -185,7 +198,7 @@ fn every_strategy_gives_the_reference_numbers() {
 #[test]
 fn several_objectives_give_the_reference_numbers_by_every_strategy() {
     let mut known = Known::new();
-    for (strategy, _) in STRATEGIES.iter().filter(|(name, _)| *name != AUTO) {
+    for strategy in STRATEGIES.map(|strategy| strategy.name) {
         check(&mut known, strategy, "dcgan", 3, false);
     }
     assert!(!known.is_empty());
@@ -209,27 +222,27 @@ fn searched_cuts_fit_where_cuts_by_rule_do() {
         // Budgets are for evaluations of as many examples as a partial has.
         let few = data(&graphs.train, &Bindings::new().with("batch", 12).with("length", 7));
         let data = data(&graphs.train, &graphs.largest);
-        let alone = Session::new(graphs.train.clone(), Some(graphs.evaluation.clone()), options(2), SEED);
+        let alone = session(graphs.train.clone(), Some(graphs.evaluation.clone()), &options(2), SEED);
         let expected = run(alone.unwrap(), &data, &few);
-        let (mut free, _) = planned_as("filter", &graphs, vec![options(2); 2]).unwrap();
+        let mut free = shared("filter", &graphs, &vec![options(2); 2]).unwrap().planners;
         let sizes = free[0].options().largest.clone().unwrap_or_else(|| graphs.largest.clone());
-        let needed = free[0].unlimited(Which::Train, &sizes).unwrap().spaces[0].bytes;
+        let needed = free[0].unlimited(Purpose::Train, &sizes).unwrap().spaces[0].bytes;
         let mut fitted = 0;
         for percent in [80, 60, 45] {
             let memory = Some(needed * percent / 100);
             let within = || {
                 let largest = Some(graphs.largest.clone());
-                vec![SessionOptions { memory, largest, ..options(2) }; 2]
+                vec![LocalDevice { memory, largest, ..options(2) }; 2]
             };
-            let rule = |name| planned_as(name, &graphs, within()).is_ok();
+            let rule = |name| shared(name, &graphs, &within()).is_ok();
             if !rule("filter") && !rule("channel") {
                 continue;
             }
             fitted += 1;
             let label = format!("{make} within {percent} %");
-            let planned = planned_as("cut", &graphs, within());
-            let (planners, _) = planned.unwrap_or_else(|why| panic!("{label}: {why}"));
-            let found = run(Session::together(planners, SEED).unwrap(), &data, &few);
+            let planned = shared("cut", &graphs, &within());
+            let planners = planned.unwrap_or_else(|why| panic!("{label}: {why}")).planners;
+            let found = run(together("cut", planners, &within(), SEED).unwrap(), &data, &few);
             for (found, expected) in found.losses.iter().zip(&expected.losses) {
                 assert!(
                     (found - expected).abs() <= 1e-5 * (1.0 + expected.abs()),
@@ -262,7 +275,7 @@ fn random_net() -> impl Strategy<Value = Net> {
 /// Random networks, strategies, numbers of devices and budgets: the numbers of the plain run, bytes as planned.
 #[test]
 fn random_networks_train_to_the_same_numbers_on_any_devices_within_any_budget() {
-    let names: Vec<&str> = STRATEGIES.iter().map(|(name, _)| *name).filter(|name| *name != AUTO).collect();
+    let names: Vec<&str> = STRATEGIES.iter().map(|strategy| strategy.name).collect();
     let optimizers = prop::sample::select(vec!["sgd", "adamw", "lion"]);
     let cases = (
         random_net(),
@@ -284,45 +297,45 @@ fn random_networks_train_to_the_same_numbers_on_any_devices_within_any_budget() 
             let clip = clipped.then_some(Clip::Norm(0.5));
             let train = net.graph(optimizer, clip);
             let largest = Bindings::new().with("batch", 4 * partials);
-            let graphs = Graphs { evaluation: evaluation_graph(&net).unwrap(), train, largest };
+            let graphs = JobGraphs { evaluation: evaluation_graph(&net).unwrap(), train, largest };
             // Budgets are for evaluations of as many examples as a partial has.
             let few = data(&graphs.train, &Bindings::new().with("batch", 4));
             let data = data(&graphs.train, &graphs.largest);
             let free = options(partials);
-            let Ok((mut planners, same_numbers)) = planned_as(strategy, &graphs, vec![free.clone(); devices])
+            let Ok(DevicePlanners { mut planners, same_numbers }) =
+                shared(strategy, &graphs, &vec![free.clone(); devices])
             else {
                 return Ok(());
             };
-            let alone =
-                Session::new(graphs.train.clone(), Some(graphs.evaluation.clone()), free.clone(), SEED);
+            let alone = session(graphs.train.clone(), Some(graphs.evaluation.clone()), &free, SEED);
             let expected = run(alone.unwrap(), &data, &few);
             // Each device within a share of what it would take.
-            let within: Vec<SessionOptions> = planners
+            let within: Vec<LocalDevice> = planners
                 .iter_mut()
                 .map(|planner| {
                     let own = planner.options().largest.clone().unwrap_or_else(|| {
                         let mut own = graphs.largest.clone();
-                        if matches!(strategy, "data" | "harmony-dp" | "zero") {
+                        if divides_batch(strategy) {
                             own.set("batch", 4 * each);
                         }
                         own
                     });
-                    let whole = planner.unlimited(Which::Train, &own).unwrap().spaces[0].bytes;
+                    let whole = planner.unlimited(Purpose::Train, &own).unwrap().spaces[0].bytes;
                     let memory = Some(whole * percent / 100);
-                    SessionOptions { memory, largest: Some(graphs.largest.clone()), ..free.clone() }
+                    LocalDevice { memory, largest: Some(graphs.largest.clone()), ..free.clone() }
                 })
                 .collect();
-            let planned = match planned_as(strategy, &graphs, within) {
+            let planned = match shared(strategy, &graphs, &within) {
                 Ok(planned) => {
                     limited.set(limited.get() + 1);
                     planned
                 }
                 // Too little for anything.
-                Err(SessionError::Plan(_)) => (planners, same_numbers),
+                Err(JobPlanError::Plan(_)) => DevicePlanners { planners, same_numbers },
                 Err(why) => panic!("{strategy} on {devices}: {why}"),
             };
-            let found = run(Session::together(planned.0, SEED).unwrap(), &data, &few);
-            if planned.1 {
+            let found = run(together(strategy, planned.planners, &within, SEED).unwrap(), &data, &few);
+            if planned.same_numbers {
                 prop_assert_eq!(&found, &expected, "{} on {} devices", strategy, devices);
             }
             for (found, expected) in found.losses.iter().zip(&expected.losses) {

@@ -1,9 +1,9 @@
 //! Why a measurement failed, in one line.
 
 use gulliver::error::Error;
+use gulliver::profile::ProfileError;
 use gulliver_graph::graph::GraphError;
 use gulliver_run::data::DataError;
-use gulliver_run::profile::ProfileError;
 use gulliver_run::session::SessionError;
 use gulliver_run::train::TrainError;
 use std::io;
@@ -43,6 +43,12 @@ pub enum LabError {
     /// The data.
     #[error("data: {0}")]
     Data(#[from] DataError),
+    /// A job cannot be planned or started.
+    #[error(transparent)]
+    Local(#[from] gulliver::local::LocalError),
+    /// A job cannot be planned.
+    #[error(transparent)]
+    Plan(#[from] gulliver_plan::devices::error::JobPlanError),
     /// Plan or device.
     #[error(transparent)]
     Session(#[from] SessionError),

@@ -8,6 +8,7 @@ use gulliver_graph::model::param::{ParamValue, float, int};
 use gulliver_graph::model::{Architecture, IGNORED, Settings, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
+use gulliver_graph::role::DataRole;
 use gulliver_graph::training::{plain_training_graph, training_graph};
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
@@ -155,17 +156,17 @@ impl BenchWorkload {
         model(self.model, &own.chain(settings.iter().cloned()).collect::<Vec<_>>())
     }
 
-    /// The batch every step uses: standard normal numbers; integers below `labels`, of which those called `y`
-    /// do not all count; and masks of the beginning of each row, half of it at least.
+    /// The batch every step uses: standard normal numbers; integers below `labels`, of which targets do not
+    /// all count; and masks of the beginning of each row, half of it at least.
     pub fn data(&self, graph: &Graph) -> Result<Batch, GraphError> {
         let mut fields = Vec::new();
-        for (_, _, info) in graph.inputs().filter(|(_, role, _)| *role == Role::Data) {
+        for (_, role, info) in graph.inputs().filter(|(_, role, _)| role.is_data()) {
             let invalid = |what: String| GraphError::Invalid(format!("input `{}`: {what}", info.name));
             let shape = info.ty.bind(&self.sizes()).map_err(|e| invalid(e.to_string()))?;
             let [stream, choice] = [0, 1].map(|index| RandomStream::new(0, hash_name(&info.name), index));
             let elements = 0..shape.iter().product::<usize>() as u64;
             let width = shape.last().map_or(1, |&n| n.max(1) as u64);
-            let counts = |i| info.name != "y" || choice.uniform_at(i) < self.counted;
+            let counts = |i| role != Role::Data(DataRole::Target) || choice.uniform_at(i) < self.counted;
             let label = |i| if counts(i) { stream.below(i, self.labels) as i64 } else { IGNORED };
             let unmasked = |i| u8::from(i % width < width - stream.below(i / width, width / 2));
             let data = match info.ty.dtype {

@@ -6,9 +6,9 @@ use crate::OracleError;
 use crate::from_graph::{Kernels, Reader};
 use crate::kernel::{Divide, Family, Work};
 use crate::workload::Layer;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::zip::{Binary, Zip};
 use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::zip::{Binary, Zip};
 
 /// Kernels of one step of a recurrent cell: a product, its bias, a split, five functions, five products and sums,
 /// three of dropout, a residual; the loop around it reads, writes and counts.

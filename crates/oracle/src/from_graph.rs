@@ -6,10 +6,10 @@ use crate::framework;
 use crate::kernel::{Divide, Family, Grows, Work};
 use crate::workload::{Layer, Workload};
 use gulliver_graph::dim::{Bindings, Dim};
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::conv::ConvRotation;
 use gulliver_graph::graph::{Graph, GraphError, Node, Origin, Phase, Role, Value};
 use gulliver_graph::model::Architecture;
-use gulliver_graph::op::Op;
-use gulliver_graph::op::conv::ConvRotation;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{plain_training_graph, training_graph};
 use std::collections::{BTreeMap, BTreeSet};
@@ -158,7 +158,7 @@ pub fn from_graph(
     }
     let mut sample = 0.0;
     for (v, role, _) in graph.inputs() {
-        if role == Role::Data {
+        if role.is_data() {
             sample += reader.elements(v)?.0;
         }
     }
@@ -248,7 +248,7 @@ fn kept(graph: &Graph) -> BTreeSet<Value> {
     let backward = graph.nodes.iter().filter(|node| node.phase == Phase::Backward);
     let mut all = BTreeSet::new();
     for v in backward.flat_map(|node| &node.ins).map(|v| whole(graph, *v)) {
-        let data = matches!(graph.value(v).origin, Origin::Input(Role::Data));
+        let data = matches!(graph.value(v).origin, Origin::Input(Role::Data(_)));
         if data || is_forward(graph, v) {
             all.insert(v);
         }
@@ -304,7 +304,7 @@ impl Reader<'_> {
     }
 
     fn work(&self, node: &Node) -> Result<Work, OracleError> {
-        let wrong = |e: gulliver_graph::op::OpError| OracleError::Graph(e.to_string());
+        let wrong = |e: gulliver_graph::graph::op::OpError| OracleError::Graph(e.to_string());
         // Points of operators that only move may be beyond counting.
         let (flops, fixed) = match node.op.def().flops_per_point() {
             0 => (0.0, 0.0),
@@ -340,7 +340,7 @@ impl Reader<'_> {
 
     /// Rows, columns, depth and products of a product of two operands, by where its axes are.
     fn extents_of_product(&self, node: &Node, work: &mut Work) -> Result<(), OracleError> {
-        let wrong = |e: gulliver_graph::op::OpError| OracleError::Graph(e.to_string());
+        let wrong = |e: gulliver_graph::graph::op::OpError| OracleError::Graph(e.to_string());
         let spec = self.graph.spec(node).map_err(wrong)?;
         let ins: Vec<&[Dim]> = node.ins.iter().map(|v| self.graph.ty(*v).shape.as_slice()).collect();
         let extents = spec.extents(&ins).map_err(|e| OracleError::Graph(e.to_string()))?;

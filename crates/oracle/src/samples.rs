@@ -2,9 +2,9 @@
 
 use crate::from_graph::{Kernels, from_graph, from_model};
 use crate::workload::Workload;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::model::classifier::Classifier;
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::{ParamValue, int};

@@ -15,7 +15,7 @@ use gulliver_oracle::network::Link;
 use gulliver_oracle::setting::{Setting, Software};
 use gulliver_oracle::strategy::{Cut, Order, Strategy};
 use gulliver_plan::budget::planner::StepPlanner;
-use gulliver_plan::devices::cut::{Devices, Unit, deal, named};
+use gulliver_plan::devices::cut::{CutDevice, CutMachine, named_cut, partition};
 use gulliver_plan::devices::pipeline::{Placement, Style, pipeline, spread, turns};
 use gulliver_plan::devices::replicate::replica;
 use gulliver_plan::document::links::Links;
@@ -90,10 +90,10 @@ fn plans(job: &Job, name: &str, devices: u32) -> Vec<Planned> {
             piped(job, devices, if name == "gpipe" { Style::Grouped } else { Style::OneByOne })
         }
         cut => {
-            let units = vec![Unit { rates: RATES, ..Unit::default() }; devices as usize];
-            let many = Devices { units, ..Devices::new(devices as usize) };
-            let cut = named(&job.graph, &sizes, &many, cut).unwrap();
-            let shares = deal(&job.graph, &sizes, &cut).unwrap();
+            let units = vec![CutDevice { rates: RATES, ..CutDevice::default() }; devices as usize];
+            let many = CutMachine { devices: units, ..CutMachine::new(devices as usize) };
+            let cut = named_cut(&job.graph, &sizes, &many, cut).unwrap();
+            let shares = partition(&job.graph, &sizes, &cut).unwrap();
             shares.into_iter().map(|share| planned(share.graph, &Bindings::new(), 1, None)).collect()
         }
     }

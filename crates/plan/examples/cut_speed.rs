@@ -12,7 +12,7 @@ use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::devices::cut::comparator::{data, equal_chop, filter, hybrid, largest_first};
-use gulliver_plan::devices::cut::{Cut, Level, Objective, Options, bytes, cut};
+use gulliver_plan::devices::cut::{CutObjective, CutOptions, GraphCut, MeshLevel, cut_traffic, find_cut};
 use std::time::Instant;
 
 type Failure = Box<dyn std::error::Error>;
@@ -28,23 +28,23 @@ fn row(label: &str, graph: &Graph, sizes: &Bindings) -> Result<(), Failure> {
     if std::env::args().nth(1).is_some_and(|only| !label.starts_with(&only)) {
         return Ok(());
     }
-    let levels = [Level::even(2, 2e9), Level::even(2, 8e9), Level::even(2, 8e9)];
+    let levels = [MeshLevel::even(2, 2e9), MeshLevel::even(2, 8e9), MeshLevel::even(2, 8e9)];
     print!("{label:28} {:5} nodes", graph.nodes.len());
-    for objective in [Objective::Bytes, Objective::Seconds] {
-        let options = Options { objective, ..Options::default() };
+    for objective in [CutObjective::Bytes, CutObjective::Seconds] {
+        let options = CutOptions { objective, ..CutOptions::default() };
         let begin = Instant::now();
-        let found = cut(graph, sizes, &levels, &options)?;
+        let found = find_cut(graph, sizes, &levels, &options)?;
         let seconds = begin.elapsed().as_secs_f64();
         let mega = found.bytes.total() as f64 / 1e6;
         print!("  {objective:?}: {seconds:.3} s, {mega:.1} MB, step {:.3} s", found.seconds);
         print!("{}", if found.exact { "" } else { " (limit passed)" });
     }
-    let mega = |c: Cut| bytes(graph, sizes, &c).map_or(f64::NAN, |b| b.total() as f64 / 1e6);
+    let mega = |c: GraphCut| cut_traffic(graph, sizes, &c).map_or(f64::NAN, |b| b.total() as f64 / 1e6);
     print!("  data {:.1} MB", mega(data(graph, sizes, &levels)?));
     print!("  filter {:.1}", mega(filter(graph, sizes, &levels)?));
     print!("  hybrid {:.1}", mega(hybrid(graph, sizes, &levels)?));
     print!("  largest first {:.1}", mega(largest_first(graph, sizes, &levels)?));
-    let options = Options { objective: Objective::Bytes, ..Options::default() };
+    let options = CutOptions { objective: CutObjective::Bytes, ..CutOptions::default() };
     println!("  chop {:.1}", mega(equal_chop(graph, sizes, &levels, &options)?.cut));
     Ok(())
 }

@@ -5,8 +5,8 @@
 
 use gulliver_plan::devices::schedule::baseline::{Eviction, Request, WAYS, Way, best, sharded};
 use gulliver_plan::devices::schedule::{
-    Chain, Curve, Layer, Machine, Mode, Options, Outcome, Pack, Ranked, Rotation, Schedule, UpdateOn, search,
-    simulate,
+    ChainLayer, LayerChain, LayerPack, PackRotation, PackSchedule, RankedSchedule, ScheduleMachine,
+    ScheduleMode, ScheduleOptions, ScheduleOutcome, SizeCurve, UpdateOn, search, simulate,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -36,16 +36,17 @@ fn points(dir: &Path) -> Result<Points, Failure> {
 }
 
 /// The layers of a model. Memory of a pack is the sum of its layers' peaks, as Harmony counts it.
-fn chain(dir: &Path, points: &Points, model: &str) -> Result<Chain, Failure> {
-    let mut chain = Chain::default();
+fn chain(dir: &Path, points: &Points, model: &str) -> Result<LayerChain, Failure> {
+    let mut chain = LayerChain::default();
     for row in rows(dir, "harmony_layers.csv")?.iter().filter(|row| row[0] == model) {
         let l: usize = row[1].parse()?;
         let pass = |backward| points.get(&(model.to_string(), backward, l)).cloned().unwrap_or_default();
         let (forward, backward) = (pass(false), pass(true));
-        let seconds = |points: &[(u32, f64, f64)]| Curve::new(points.iter().map(|p| (p.0, p.1)).collect());
+        let seconds =
+            |points: &[(u32, f64, f64)]| SizeCurve::new(points.iter().map(|p| (p.0, p.1)).collect());
         let (weights, buffers): (u64, u64) = (row[2].parse()?, row[3].parse()?);
         let beside = |points: &[(u32, f64, f64)], fixed: u64| {
-            Curve::new(points.iter().map(|p| (p.0, (p.2 - fixed as f64).max(0.0))).collect())
+            SizeCurve::new(points.iter().map(|p| (p.0, (p.2 - fixed as f64).max(0.0))).collect())
         };
         // Where the file has no bytes of a layer's input: half of what its forward pass grows by a sample.
         let growth = |points: &[(u32, f64, f64)]| match points {
@@ -56,9 +57,9 @@ fn chain(dir: &Path, points: &Points, model: &str) -> Result<Chain, Failure> {
         let forward_seconds = seconds(&forward);
         // The backward pass was measured with the forward pass computed again.
         let alone = backward.iter().map(|p| (p.0, (p.1 - forward_seconds.at(p.0)).max(0.0)));
-        chain.layers.push(Layer {
+        chain.layers.push(ChainLayer {
             name: format!("{model}.{l}"),
-            backward: Curve::new(alone.collect()),
+            backward: SizeCurve::new(alone.collect()),
             forward: forward_seconds,
             // Not measured: Adam reads and writes seven times the weights, at 484 GB/s.
             update: 7.0 * weights as f64 / 484e9,
@@ -71,7 +72,7 @@ fn chain(dir: &Path, points: &Points, model: &str) -> Result<Chain, Failure> {
             input_gradient: if l == 0 { 0 } else { input },
             forward_kept: beside(&forward, weights + buffers),
             backward_kept: beside(&backward, 2 * weights + buffers),
-            ..Layer::default()
+            ..ChainLayer::default()
         });
     }
     Ok(chain)
@@ -79,14 +80,14 @@ fn chain(dir: &Path, points: &Points, model: &str) -> Result<Chain, Failure> {
 
 /// The machine as Harmony's planner sees it: the host's link in equal parts, 40 ms lost with every task, and no
 /// room counted for what is fetched ahead.
-fn machine(devices: usize) -> Machine {
+fn machine(devices: usize) -> ScheduleMachine {
     let share = 11.5 * GIB / devices as f64;
-    Machine {
+    ScheduleMachine {
         peer: Some(8.2 * GIB),
         between_hosts: Some(16.0 * GIB / devices as f64),
         per_task: 0.04,
         counts_buffers: false,
-        ..Machine::even(devices, 10 << 30, share)
+        ..ScheduleMachine::even(devices, 10 << 30, share)
     }
 }
 
@@ -94,27 +95,27 @@ fn full_name(model: &str) -> String {
     if model.starts_with("bert") { format!("{model}_seqlen512") } else { model.to_string() }
 }
 
-fn describe(best: &Ranked) -> String {
+fn describe(best: &RankedSchedule) -> String {
     let s = &best.schedule;
     let mode = match s.mode {
-        Mode::DataParallel => "dp",
-        Mode::Pipeline(Rotation::SameHome) => "pp",
-        Mode::Pipeline(Rotation::Continuing) => "pp continuing",
+        ScheduleMode::DataParallel => "dp",
+        ScheduleMode::Pipeline(PackRotation::SameDevice) => "pp",
+        ScheduleMode::Pipeline(PackRotation::Continuing) => "pp continuing",
     };
     let (f, b) = (s.forward.len(), s.backward.len());
     format!("{mode} on {}, {f} packs of {}, {b} of {}", s.devices, s.forward_size, s.backward_size)
 }
 
 /// A schedule with the sizes and numbers of packs that Harmony chose, its packs equal in seconds.
-fn theirs(chain: &Chain, machine: &Machine, row: &[String]) -> Result<Option<f64>, Failure> {
+fn theirs(chain: &LayerChain, machine: &ScheduleMachine, row: &[String]) -> Result<Option<f64>, Failure> {
     let number = |field: usize| row[field].parse::<usize>();
     let (forward_size, backward_size) = (number(10)? as u32, number(12)? as u32);
-    let seconds = |l: &Layer, backward: bool| {
+    let seconds = |l: &ChainLayer, backward: bool| {
         let (u, curve) =
             if backward { (backward_size, l.backward.at(backward_size)) } else { (forward_size, 0.0) };
         l.forward.at(u) + curve
     };
-    let cut = |layers: usize, packs: usize, backward: bool| -> Vec<Pack> {
+    let cut = |layers: usize, packs: usize, backward: bool| -> Vec<LayerPack> {
         let sums: Vec<f64> = chain.layers[..layers]
             .iter()
             .scan(0.0, |sum, l| {
@@ -126,17 +127,21 @@ fn theirs(chain: &Chain, machine: &Machine, row: &[String]) -> Result<Option<f64
             _ if i == packs => layers,
             _ => sums.partition_point(|s| *s < sums[layers - 1] * i as f64 / packs as f64),
         };
-        (0..packs).map(|i| Pack { layers: end(i)..end(i + 1), device: 0 }).collect()
+        (0..packs).map(|i| LayerPack { layers: end(i)..end(i + 1), device: 0 }).collect()
     };
     let backward = cut(chain.layers.len(), number(13)?, true);
     let rest = backward[backward.len() - 1].layers.start;
     let forward = if rest > 0 { cut(rest, number(11)?, false) } else { Vec::new() };
-    let mode = if row[2] == "vDP" { Mode::DataParallel } else { Mode::Pipeline(Rotation::Continuing) };
+    let mode = if row[2] == "vDP" {
+        ScheduleMode::DataParallel
+    } else {
+        ScheduleMode::Pipeline(PackRotation::Continuing)
+    };
     // What fits on one device Harmony leaves on one.
-    let devices = if backward.len() == 1 && mode != Mode::DataParallel { 1 } else { number(3)? };
-    let (batch, width, update) = (number(1)? as u32, 1, UpdateOn::Host);
+    let devices = if backward.len() == 1 && mode != ScheduleMode::DataParallel { 1 } else { number(3)? };
+    let (batch, update) = (number(1)? as u32, UpdateOn::Host);
     let mut schedule =
-        Schedule { mode, devices, width, batch, forward_size, backward_size, forward, backward, update };
+        PackSchedule { mode, devices, batch, forward_size, backward_size, forward, backward, update };
     schedule.place();
     // Harmony's packs fit by its own account of memory.
     let mut roomy = machine.clone();
@@ -154,18 +159,21 @@ fn compare(dir: &Path, points: &Points) -> Result<(), Failure> {
         let (batch, devices): (u32, usize) = (row[1].parse()?, row[3].parse()?);
         let chain = chain(dir, points, &full_name(&row[0]))?;
         let modes = match row[2].as_str() {
-            "vDP" => vec![Mode::DataParallel],
-            _ => vec![Mode::Pipeline(Rotation::SameHome), Mode::Pipeline(Rotation::Continuing)],
+            "vDP" => vec![ScheduleMode::DataParallel],
+            _ => vec![
+                ScheduleMode::Pipeline(PackRotation::SameDevice),
+                ScheduleMode::Pipeline(PackRotation::Continuing),
+            ],
         };
         // Seconds of updates on the device were not measured.
-        let options = Options { modes, updates: vec![UpdateOn::Host], ..Options::new(batch) };
+        let options = ScheduleOptions { modes, updates: vec![UpdateOn::Host], ..ScheduleOptions::new(batch) };
         let begin = Instant::now();
         let best = search(&chain, &machine(devices), &options)?.swap_remove(0);
         let took = begin.elapsed().as_secs_f64();
         let again = self::theirs(&chain, &machine(devices), &row)?;
-        let residence = Options { modes: options.modes[..1].to_vec(), ..options.clone() };
+        let residence = ScheduleOptions { modes: options.modes[..1].to_vec(), ..options.clone() };
         let residence = search(&chain, &machine(devices), &residence)?.swap_remove(0);
-        let strict = Machine { counts_buffers: true, ..machine(devices) };
+        let strict = ScheduleMachine { counts_buffers: true, ..machine(devices) };
         let strict = search(&chain, &strict, &options)?.swap_remove(0);
         let theirs: f64 = row[5].parse()?;
         println!(
@@ -187,8 +195,11 @@ fn compare(dir: &Path, points: &Points) -> Result<(), Failure> {
 /// Swap load and seconds of others on four devices that share the host's link. Beside each the schedule of ours that
 /// swaps least of those that take no longer, or the fastest if none does.
 fn swaps(dir: &Path, points: &Points) -> Result<(), Failure> {
-    let machine =
-        Machine { uplink: Some(11.5 * GIB), peer: Some(8.2 * GIB), ..Machine::even(4, 10 << 30, 11.5 * GIB) };
+    let machine = ScheduleMachine {
+        uplink: Some(11.5 * GIB),
+        peer: Some(8.2 * GIB),
+        ..ScheduleMachine::even(4, 10 << 30, 11.5 * GIB)
+    };
     println!(
         "| model, batch | way (micro-batch) | GiB | s | ours, GiB | s | ratio, GiB | s | our schedule |"
     );
@@ -196,14 +207,18 @@ fn swaps(dir: &Path, points: &Points) -> Result<(), Failure> {
     for model in ["bert_96", "gpt2_xl", "resnet1026", "vgg416"] {
         let chain = chain(dir, points, &full_name(model))?;
         for batch in [16, 64, 256] {
-            let all = Options { top: usize::MAX, ..Options::new(batch) };
-            let one_home = vec![Mode::Pipeline(Rotation::SameHome)];
-            let residence =
-                Options { modes: one_home, updates: vec![UpdateOn::Device], slack: 9.0, ..all.clone() };
+            let all = ScheduleOptions { top: usize::MAX, ..ScheduleOptions::new(batch) };
+            let same_device = vec![ScheduleMode::Pipeline(PackRotation::SameDevice)];
+            let residence = ScheduleOptions {
+                modes: same_device,
+                updates: vec![UpdateOn::Device],
+                slack: 9.0,
+                ..all.clone()
+            };
             let mut ours = search(&chain, &machine, &all)?;
             ours.extend(search(&chain, &machine, &residence)?);
-            let line = |way: &str, size: u32, theirs: &Outcome| {
-                let seconds = |r: &Ranked| r.outcome.seconds;
+            let line = |way: &str, size: u32, theirs: &ScheduleOutcome| {
+                let seconds = |r: &RankedSchedule| r.outcome.seconds;
                 let as_fast = ours.iter().filter(|r| seconds(r) <= theirs.seconds);
                 let least = as_fast.min_by_key(|r| (r.outcome.swap_load(), (seconds(r) * 1e6) as u64));
                 let least = least.unwrap_or(&ours[0]);

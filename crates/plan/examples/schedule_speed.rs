@@ -9,14 +9,14 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::devices::schedule::{Machine, Options, linearise, search};
+use gulliver_plan::devices::schedule::{ScheduleMachine, ScheduleOptions, linearise, search};
 use gulliver_plan::time::cost::Rates;
 use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Rates { flops: 11.3e12, bytes: 484e9, call: 5e-6 };
     let host = Rates { flops: 1e12, bytes: 40e9, call: 1e-6 };
-    let machine = Machine { uplink: Some(12e9), ..Machine::even(4, 10 << 30, 12e9) };
+    let machine = ScheduleMachine { uplink: Some(12e9), ..ScheduleMachine::even(4, 10 << 30, 12e9) };
     for layers in [12, 24, 48, 96] {
         let settings = [("layers".to_string(), ParamValue::Int(layers))];
         let optimizer = Optimizer::new("adam", &[])?;
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let linear = linearise(&graph, &sizes, &device, &host, 2 * layers as usize)?;
         let made = begin.elapsed().as_secs_f64();
         let begin = Instant::now();
-        let found = search(&linear.chain, &machine, &Options::new(32))?;
+        let found = search(&linear.chain, &machine, &ScheduleOptions::new(32))?;
         let searched = begin.elapsed().as_secs_f64();
         let best = &found[0];
         println!(

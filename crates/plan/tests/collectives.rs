@@ -2,10 +2,10 @@
 //! in anyway, verified not to race; and the times of all devices together.
 
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::op::Op;
 use gulliver_graph::graph::{Graph, Node, NodeId, Origin};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
-use gulliver_graph::op::Op;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::budget::planner::StepPlanner;

@@ -2,9 +2,9 @@
 //! size, eviction on the way, demand paging. Ours never cost more than any that fits. Budgets are shares of
 //! what is needed beyond weights and states, which are always there.
 
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, GraphError, Value};
+use gulliver_graph::graph::build::Builder;
+use gulliver_graph::graph::{Graph, GraphError, GraphOutput, Value};
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{Architecture, Built, classified, images, logits, model};
 use gulliver_graph::optim::Optimizer;
@@ -68,7 +68,7 @@ impl Architecture for UNet {
         classified(g, x, false)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
         Ok(logits(self.build(g)?))
     }
 }

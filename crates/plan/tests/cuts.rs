@@ -2,9 +2,9 @@
 //! reference models.
 
 use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Graph, GraphError, Init, Phase, Value};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
@@ -13,15 +13,19 @@ use gulliver_graph::random::RandomStream;
 use gulliver_graph::training::training_graph;
 use gulliver_graph::windows::ConvOptions;
 use gulliver_plan::devices::cut::comparator::{
-    Rule, by_rule, data, equal_chop, exhaustive, filter, hybrid, largest_first,
+    by_rule, data, equal_chop, exhaustive, filter, hybrid, largest_first,
 };
-use gulliver_plan::devices::cut::{Bound, Devices, Level, Objective, Options, Unit};
-use gulliver_plan::devices::cut::{bytes, cut, levels_of, searched, thrifty, worthwhile};
+use gulliver_plan::devices::cut::{
+    CutDevice, CutMachine, CutObjective, CutOptions, CutRule, MeshLevel, SizedGraph,
+};
+use gulliver_plan::devices::cut::{
+    best_cut, cut_candidates, cut_traffic, find_cut, levels_of, low_memory_cuts,
+};
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_plan::time::cost::Rates;
 
-fn fewest_bytes() -> Options {
-    Options { objective: Objective::Bytes, ..Options::default() }
+fn fewest_bytes() -> CutOptions {
+    CutOptions { objective: CutObjective::Bytes, ..CutOptions::default() }
 }
 
 /// A stream of small numbers.
@@ -106,11 +110,11 @@ fn search_is_exhaustive(wanted: usize, most: u64) {
         }
         let graph = random_graph(seed).unwrap();
         let shares = [vec![1, 1], vec![1, 1, 1], vec![1, 2], vec![1; 4]][seed as usize % 4].clone();
-        let level = Level { shares, bandwidth: 1e9 };
+        let level = MeshLevel { shares, bandwidth: 1e9 };
         let sizes = Bindings::new();
         let Some((best, total)) = exhaustive(&graph, &sizes, &level, most).unwrap() else { continue };
-        assert_eq!(bytes(&graph, &sizes, &best).unwrap().total(), total, "seed {seed}");
-        let found = cut(&graph, &sizes, &[level], &fewest_bytes()).unwrap();
+        assert_eq!(cut_traffic(&graph, &sizes, &best).unwrap().total(), total, "seed {seed}");
+        let found = find_cut(&graph, &sizes, &[level], &fewest_bytes()).unwrap();
         assert!(found.exact, "seed {seed}");
         assert_eq!(found.bytes.total(), total, "seed {seed}");
         moving += usize::from(total > 0);
@@ -157,23 +161,23 @@ fn models() -> Vec<(&'static str, Graph, Bindings)> {
 fn no_cut_by_rule_moves_less() {
     for (name, graph, sizes) in models() {
         for devices in 2..=8 {
-            let mut ways = vec![vec![Level::even(devices, 1e9)]];
+            let mut ways = vec![vec![MeshLevel::even(devices, 1e9)]];
             let factors = levels_of(devices, 1e9);
             if factors.len() > 1 {
                 ways.push(factors);
             }
             let mut chop = u64::MAX;
             for levels in ways {
-                let found = cut(&graph, &sizes, &levels, &fewest_bytes()).unwrap();
+                let found = find_cut(&graph, &sizes, &levels, &fewest_bytes()).unwrap();
                 let total = found.bytes.total();
-                let count = |c| bytes(&graph, &sizes, &c).unwrap().total();
+                let count = |c| cut_traffic(&graph, &sizes, &c).unwrap().total();
                 let ruled = |rule| by_rule(&graph, &sizes, &levels, &vec![rule; levels.len()]).unwrap();
                 let rules = [
                     ("data", count(data(&graph, &sizes, &levels).unwrap())),
                     ("filter", count(filter(&graph, &sizes, &levels).unwrap())),
                     ("hybrid", count(hybrid(&graph, &sizes, &levels).unwrap())),
-                    ("channel", count(ruled(Rule::Channel))),
-                    ("spatial", count(ruled(Rule::Spatial))),
+                    ("channel", count(ruled(CutRule::Channel))),
+                    ("spatial", count(ruled(CutRule::Spatial))),
                     ("largest first", count(largest_first(&graph, &sizes, &levels).unwrap())),
                     ("one cut into as many parts", chop),
                 ];
@@ -189,7 +193,7 @@ fn no_cut_by_rule_moves_less() {
 #[test]
 fn the_same_chop_is_found_by_its_name() {
     let (graph, sizes) = (trained("mlp", &[]), Bindings::new().with("batch", 64));
-    let one = cut(&graph, &sizes, &[Level::even(6, 1e9)], &fewest_bytes()).unwrap();
+    let one = find_cut(&graph, &sizes, &[MeshLevel::even(6, 1e9)], &fewest_bytes()).unwrap();
     let chop = equal_chop(&graph, &sizes, &levels_of(6, 1e9), &fewest_bytes()).unwrap();
     assert_eq!(chop, one);
 }
@@ -200,8 +204,8 @@ fn slow_links_are_not_worth_a_second_device() {
     let sizes = Bindings::new().with("batch", 64);
     for count in [2, 4, 7] {
         let worthy = |bandwidth: f64| -> Vec<usize> {
-            let devices = Devices { bandwidth, ..Devices::new(count) };
-            let found = worthwhile(&graph, &sizes, &devices).unwrap();
+            let devices = CutMachine { bandwidth, ..CutMachine::new(count) };
+            let found = cut_candidates(&graph, &sizes, &devices).unwrap();
             found.iter().map(|found| found.cut.devices()).collect()
         };
         assert_eq!(worthy(1e3), [1]);
@@ -214,28 +218,28 @@ fn slow_links_are_not_worth_a_second_device() {
 fn devices_need_not_be_alike() {
     let graph = trained("mlp", &[]);
     let sizes = Bindings::new().with("batch", 512);
-    let fast = Unit::default();
-    let slow = Unit { rates: Rates { flops: fast.rates.flops / 3.0, ..fast.rates }, ..fast };
-    let uneven = |units: Vec<Unit>| Devices { units, bandwidth: 1e12, topology: None };
-    let bound = Bound::new(&graph, &sizes).unwrap();
+    let fast = CutDevice::default();
+    let slow = CutDevice { rates: Rates { flops: fast.rates.flops / 3.0, ..fast.rates }, ..fast };
+    let uneven = |devices: Vec<CutDevice>| CutMachine { devices, bandwidth: 1e12, topology: None };
+    let bound = SizedGraph::new(&graph, &sizes).unwrap();
     for units in [vec![fast, slow], vec![slow, fast, fast], vec![fast, fast, slow, slow]] {
-        let found = searched(&bound, &uneven(units.clone())).unwrap();
-        let even = cut(&graph, &sizes, &[Level::even(units.len(), 1e12)], &of(&units)).unwrap();
+        let found = best_cut(&bound, &uneven(units.clone())).unwrap();
+        let even = find_cut(&graph, &sizes, &[MeshLevel::even(units.len(), 1e12)], &of(&units)).unwrap();
         assert!(found.seconds < 0.8 * even.seconds, "{} against {}", found.seconds, even.seconds);
     }
     // One of the devices has room for less than half of what the other holds: with shares by speed it does not fit.
-    let free = searched(&bound, &uneven(vec![fast, fast])).unwrap().memory;
-    let tight = Unit { memory: Some(free[0] / 2), ..fast };
-    let roomy = Unit { memory: Some(2 * free[0]), ..fast };
-    let found = searched(&bound, &uneven(vec![roomy, tight])).unwrap();
+    let free = best_cut(&bound, &uneven(vec![fast, fast])).unwrap().memory;
+    let tight = CutDevice { memory: Some(free[0] / 2), ..fast };
+    let roomy = CutDevice { memory: Some(2 * free[0]), ..fast };
+    let found = best_cut(&bound, &uneven(vec![roomy, tight])).unwrap();
     assert!(found.memory[1] <= free[0] / 2 && found.memory[0] <= 2 * free[0], "{:?}", found.memory);
-    let nothing = Unit { memory: Some(1000), ..fast };
-    let found = searched(&bound, &uneven(vec![roomy, nothing])).unwrap();
+    let nothing = CutDevice { memory: Some(1000), ..fast };
+    let found = best_cut(&bound, &uneven(vec![roomy, nothing])).unwrap();
     assert!(found.beyond > 0 && found.memory[1] == found.beyond + 1000, "{:?}", found.memory);
 }
 
-fn of(units: &[Unit]) -> Options {
-    Options { units: units.to_vec(), ..Options::default() }
+fn of(units: &[CutDevice]) -> CutOptions {
+    CutOptions { devices: units.to_vec(), ..CutOptions::default() }
 }
 
 /// Four devices on two sockets: what passes between the sockets is less than if links were alike.
@@ -246,12 +250,12 @@ fn slow_links_carry_less() {
         ("gpt-nano", Bindings::new().with("batch", 8).with("length", 64)),
     ] {
         let graph = trained(name, &[]);
-        let bound = Bound::new(&graph, &sizes).unwrap();
+        let bound = SizedGraph::new(&graph, &sizes).unwrap();
         let across = |between: Option<f64>| {
             let sockets = [0, 0, 1, 1].map(|socket| Device { socket, ..Device::default() });
             let wiring = Wiring { peer: Some(2e9), sockets: between, ..Wiring::default() };
             let topology = Some(Topology::wired(sockets.to_vec(), &wiring).unwrap());
-            let found = searched(&bound, &Devices { topology, ..Devices::new(4) }).unwrap();
+            let found = best_cut(&bound, &CutMachine { topology, ..CutMachine::new(4) }).unwrap();
             let pairs = &found.bytes.pairs;
             let passed = |to: usize| [2, 3].map(|from| pairs[to][from] + pairs[from][to]).iter().sum::<u64>();
             (passed(0) + passed(1), found.bytes.total())
@@ -265,10 +269,10 @@ fn slow_links_carry_less() {
 fn cuts_fit_into_memory_if_they_can() {
     let graph = trained("mlp", &[]);
     let sizes = Bindings::new().with("batch", 4096);
-    let levels = [Level::even(4, 1e9)];
+    let levels = [MeshLevel::even(4, 1e9)];
     let limited = |memory, spill| {
-        let units = vec![Unit { memory, spill, ..Unit::default() }];
-        cut(&graph, &sizes, &levels, &Options { units, ..Options::default() }).unwrap()
+        let devices = vec![CutDevice { memory, spill, ..CutDevice::default() }];
+        find_cut(&graph, &sizes, &levels, &CutOptions { devices, ..CutOptions::default() }).unwrap()
     };
     let free = limited(None, f64::INFINITY);
     let most = |memory: &[u64]| memory.iter().copied().max().unwrap();
@@ -290,7 +294,7 @@ fn cuts_fit_into_memory_if_they_can() {
         }
         assert!(costs[2].seconds <= free.seconds * 1.001, "{} {}", costs[2].seconds, free.seconds);
     }
-    let units = vec![Unit { memory: Some(least / 2), ..Unit::default() }; 4];
-    let tried = thrifty(&graph, &sizes, &Devices { units, ..Devices::new(4) }).unwrap();
+    let devices = vec![CutDevice { memory: Some(least / 2), ..CutDevice::default() }; 4];
+    let tried = low_memory_cuts(&graph, &sizes, &CutMachine { devices, ..CutMachine::new(4) }).unwrap();
     assert!(tried.len() > 2, "cuts that hold less and less, and two by rule");
 }

@@ -1,13 +1,14 @@
 //! Plans of whole training graphs: every one passes the verifier, tampered ones do not, and storage is
 //! shared over time.
 
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Graph, Init, Phase};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::error::PlanError;
@@ -226,7 +227,7 @@ fn updates_wait_for_the_loss_and_the_peak_is_checked() {
     let x = g.data("x", DType::F32, &["batch"]).unwrap();
     let w = g.weight("w", &[3], Init::Constant(1.0)).unwrap();
     let loss = g.sum_all(x).unwrap();
-    g.output("loss", loss);
+    g.output("loss", OutputRole::Loss, loss);
     g.enter(Phase::Update, 0);
     let next = g.neg(w).unwrap();
     g.carry(w, next);

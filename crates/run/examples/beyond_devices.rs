@@ -7,25 +7,29 @@
 #[path = "../tests/small_models/mod.rs"]
 mod small_models;
 
+use gulliver::local::{LocalDevice, device_set, together};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::{ParamValue, flag, int, ints};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::comparator::paging::{Eviction, Paged};
+use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::devices::pipeline::Style;
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::devices::predict::predict;
+use gulliver_plan::devices::replicate::ShardedValues;
+use gulliver_plan::devices::strategy::{Pipelined, packs, pipelined, pipelined_as, replicated, sharded};
 use gulliver_plan::document::topology::Topology;
 use gulliver_plan::time::cost::Rates;
 use gulliver_run::checkpoint::fingerprint;
-use gulliver_run::link::Throttle;
-use gulliver_run::planner::Planner;
+use gulliver_run::peers::link::Throttle;
 use gulliver_run::profile::roofline;
-use gulliver_run::session::{
-    Key, Pipelined, Session, SessionError, SessionOptions, foresee, packs, pipelined, pipelined_as, planners,
-    sharded,
-};
+use gulliver_run::session::{Session, StepKey};
 use gulliver_run::team::Team;
+use gulliver_run::team::side_by_side;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -112,37 +116,52 @@ const WORKLOADS: [Workload; 4] = [
 ];
 
 /// A way to train, with the options of one device.
-type Way = (String, Box<dyn Fn(&Graph, SessionOptions, &Bindings) -> Result<Vec<Planner>, SessionError>>);
+type Way = (String, Box<dyn Fn(&Graph, LocalDevice, &Bindings) -> Result<Vec<Planner>, JobPlanError>>);
 
 fn ways(budget: u64, blocks: usize) -> Vec<Way> {
-    let each = |options: SessionOptions| vec![options; DEVICES as usize];
-    let limited = move |options: SessionOptions| SessionOptions { memory: Some(budget), ..options };
+    let each = |options: LocalDevice| vec![options; DEVICES as usize];
+    let limited = move |options: LocalDevice| LocalDevice { memory: Some(budget), ..options };
     let mut ways: Vec<Way> = Vec::new();
     for again in [false, true] {
         // Every block of the model is a segment: of a device that has a quarter of them, a quarter.
-        let paged = move |options: SessionOptions, of: u32| {
+        let paged = move |options: LocalDevice, of: u32| {
             let segments = again.then_some(blocks.div_ceil(of as usize));
             let paged = Paged { memory: budget, eviction: Eviction::AlwaysWritten, segments };
-            SessionOptions { paged: Some(paged), memory: None, ..options }
+            LocalDevice { writer: Some(Arc::new(paged)), memory: None, ..options }
         };
         let name = |way: &str| format!("{way} paged{}", if again { ", recompute" } else { "" });
-        ways.push((name("data"), Box::new(move |g, o, _| planners(g, None, each(paged(o, 1))))));
+        ways.push((
+            name("data"),
+            Box::new(move |g, o, _| replicated(g, None, &device_set(&each(paged(o, 1))))),
+        ));
         for (way, style) in [("gpipe", Style::Grouped), ("1f1b", Style::OneByOne)] {
             let line = Pipelined { packs: DEVICES as usize, style };
             let way = name(way);
-            ways.push((way, Box::new(move |g, o, s| pipelined(g, None, each(paged(o, DEVICES)), s, line))));
+            ways.push((
+                way,
+                Box::new(move |g, o, s| pipelined(g, None, &device_set(&each(paged(o, DEVICES))), s, line)),
+            ));
         }
     }
-    ways.push(("zero".into(), Box::new(move |g, o, _| sharded(g, None, each(limited(o)), false))));
-    let grouped = move |options| SessionOptions { grouped: true, ..limited(options) };
-    ways.push(("harmony-dp".into(), Box::new(move |g, o, _| planners(g, None, each(grouped(o))))));
+    ways.push((
+        "zero".into(),
+        Box::new(move |g, o, _| {
+            sharded(g, None, &device_set(&each(limited(o))), ShardedValues::WeightsAndStates { keep: false })
+        }),
+    ));
+    let grouped = move |options| LocalDevice { grouped: true, ..limited(options) };
+    ways.push((
+        "harmony-dp".into(),
+        Box::new(move |g, o, _| replicated(g, None, &device_set(&each(grouped(o))))),
+    ));
     for candidate in 0..CANDIDATES {
-        let plan = move |g: &Graph, o: SessionOptions, s: &Bindings| {
+        let plan = move |g: &Graph, o: LocalDevice, s: &Bindings| {
             let devices = each(limited(o));
-            let Some(packs) = packs(g, &devices, s, CANDIDATES)?.into_iter().nth(candidate) else {
+            let Some(packs) = packs(g, &device_set(&devices), s, CANDIDATES)?.into_iter().nth(candidate)
+            else {
                 return Ok(Vec::new());
             };
-            pipelined_as(g, None, devices, s, (packs, Style::Grouped))
+            pipelined_as(g, None, &device_set(&devices), s, (packs, Style::Grouped))
         };
         ways.push((format!("harmony-pp {}", candidate + 1), Box::new(plan)));
     }
@@ -184,12 +203,12 @@ fn main() {
             state as f64 / 1e6,
             budget as f64 / 1e6
         );
-        let options = SessionOptions {
+        let options = LocalDevice {
             threads: 1,
             partials,
             largest: Some(sizes.clone()),
             rates: Rates { flops, bytes, ..Rates::default() },
-            ..SessionOptions::default()
+            ..LocalDevice::default()
         };
         let batch = small_models::data(&graph, &sizes);
         let mut runs: Vec<(String, f64, Session, Vec<f64>)> = Vec::new();
@@ -200,8 +219,8 @@ fn main() {
             let topology = Topology::pcie(DEVICES, uplink, 0.0, 1).expect("a box");
             let throttle = Some(Arc::new(Throttle::new(topology)));
             let began = Instant::now();
-            let own = SessionOptions { throttle, ..options.clone() };
-            let mut planned = match plan(&graph, own, &sizes) {
+            let own = LocalDevice { throttle, ..options.clone() };
+            let mut planned = match plan(&graph, own.clone(), &sizes) {
                 Ok(planned) => planned,
                 Err(e) => {
                     println!("  {name:<24} {e}");
@@ -209,7 +228,7 @@ fn main() {
                 }
             };
             let largest = planned[0].options().largest.clone().unwrap_or_else(|| sizes.clone());
-            let foreseen = match foresee(&mut planned, &largest) {
+            let foreseen = match predict(&side_by_side, &mut planned, &largest) {
                 Ok(foreseen) => foreseen,
                 Err(e) => {
                     println!("  {name:<24} {e}");
@@ -228,9 +247,9 @@ fn main() {
                 continue;
             }
             runs.push((
-                name,
+                name.clone(),
                 foreseen.together.seconds,
-                Session::together(planned, 1).expect("memory for it"),
+                together(&name, planned, &vec![own; DEVICES as usize], 1).expect("memory for it"),
                 Vec::new(),
             ));
         }
@@ -239,11 +258,11 @@ fn main() {
             runs.iter().filter(|run| run.0.starts_with("harmony-pp")).min_by(|a, b| a.1.total_cmp(&b.1));
         let fastest = fastest.map(|run| run.0.clone());
         runs.retain(|run| !run.0.starts_with("harmony-pp") || Some(&run.0) == fastest.as_ref());
-        let hyper = |name: &str| name.ends_with("step").then_some(1.0);
+        let hyper = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some(1.0);
         for round in 0..=rounds {
             for (_, _, session, times) in &mut runs {
                 let began = Instant::now();
-                session.step(&batch, Key { seed: 1, step: u64::from(round) }, &hyper).expect("a step");
+                session.step(&batch, StepKey { seed: 1, step: u64::from(round) }, &hyper).expect("a step");
                 // The first makes memory.
                 if round > 0 {
                     times.push(began.elapsed().as_secs_f64());

@@ -1,9 +1,9 @@
 //! Prints the speed of the matrix product against the measured peak of fused multiply-adds: for a table
 //! of sizes, or for the `M N K` given as arguments.
 
+use gulliver_run::device::cpu::memory::Arena;
 use gulliver_run::kernel::gemm::{Output, gemm, scratch_len};
 use gulliver_run::kernel::pack::Strided;
-use gulliver_run::memory::Arena;
 use gulliver_run::profile::roofline;
 use gulliver_run::team::Team;
 

@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release -p gulliver-run --example kernel_times -- THREADS DEVICES ROUNDS SECONDS [MODEL|SETTINGS|BATCH,LENGTH|OPTIMIZER …]`
 
+use gulliver::profile::measure::{Bench, in_turns, take_turns};
+use gulliver::profile::probes::{PROBES, Probe, probe};
 use gulliver_graph::work::Work;
-use gulliver_run::profile::measure::{Bench, in_turns, take_turns};
-use gulliver_run::profile::probes::{PROBES, Probe, probe};
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {

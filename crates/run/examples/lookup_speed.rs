@@ -1,14 +1,15 @@
 //! How long it takes to find the program for a batch whose size was met before, among programs for many
 //! sizes:  cargo run --release -p gulliver-run --example lookup_speed
 
+use gulliver::local::{LocalDevice, session};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_plan::document::job::Purpose;
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostTensor;
-use gulliver_run::session::{Session, SessionOptions, Which};
 use std::time::Instant;
 
 const SIZES: usize = 48;
@@ -18,26 +19,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let params = [("width", 32), ("heads", 2), ("layers", 2), ("context", SIZES as i64), ("vocab", 30)];
     let params = params.map(|(name, value)| (name.to_string(), ParamValue::Int(value)));
     let graph = training_graph(model("gpt", &params)?.as_ref(), &[Optimizer::new("adamw", &[])?], None)?;
-    let options = SessionOptions { threads: 1, memory: Some(1 << 30), ..SessionOptions::default() };
-    let mut session = Session::new(graph, None, options, 0)?;
+    let options = LocalDevice { threads: 1, memory: Some(1 << 30), ..LocalDevice::default() };
+    let mut session = session(graph, None, &options, 0)?;
     let batch = |length: usize| {
         let tokens = || HostTensor::zeros(DType::I64, &[4, length]);
         Batch { fields: vec![("x".into(), tokens()), ("y".into(), tokens())] }
     };
     let batches: Vec<Batch> = (1..=SIZES).map(batch).collect();
-    let sizes = batches.iter().map(|b| session.sizes(Which::Train, b)).collect::<Result<Vec<_>, _>>()?;
-    sizes.iter().try_for_each(|sizes| session.ready(Which::Train, sizes))?;
+    let sizes = batches.iter().map(|b| session.sizes(Purpose::Train, b)).collect::<Result<Vec<_>, _>>()?;
+    sizes.iter().try_for_each(|sizes| session.ready(Purpose::Train, sizes))?;
     let made = session.reuse();
 
     let (mut best, mut best_sized) = (f64::INFINITY, f64::INFINITY);
     for _ in 0..REPEATS {
         let start = Instant::now();
-        sizes.iter().try_for_each(|sizes| session.ready(Which::Train, sizes))?;
+        sizes.iter().try_for_each(|sizes| session.ready(Purpose::Train, sizes))?;
         best = best.min(start.elapsed().as_secs_f64());
         let start = Instant::now();
         for batch in &batches {
-            let sizes = session.sizes(Which::Train, batch)?;
-            session.ready(Which::Train, &sizes)?;
+            let sizes = session.sizes(Purpose::Train, batch)?;
+            session.ready(Purpose::Train, &sizes)?;
         }
         best_sized = best_sized.min(start.elapsed().as_secs_f64());
     }

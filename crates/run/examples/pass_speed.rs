@@ -5,38 +5,38 @@
 //! `pass_speed [PART OF A NAME] [MEBIBYTES]` shows some rows, or takes another size than 64 MiB.
 
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::Op;
-use gulliver_graph::op::adaptive_avg_pool::AdaptiveAvgPool;
-use gulliver_graph::op::argmax::Argmax;
-use gulliver_graph::op::attention::Attention;
-use gulliver_graph::op::attention_grad::AttentionGrad;
-use gulliver_graph::op::avg_pool::AvgPool;
-use gulliver_graph::op::avg_pool_grad::AvgPoolGrad;
-use gulliver_graph::op::batch_norm::BatchNorm;
-use gulliver_graph::op::batch_norm_grad::BatchNormGrad;
-use gulliver_graph::op::cross_entropy::CrossEntropy;
-use gulliver_graph::op::cross_entropy_grad::CrossEntropyGrad;
-use gulliver_graph::op::dropout::Dropout;
-use gulliver_graph::op::gather::Gather;
-use gulliver_graph::op::group_norm::GroupNorm;
-use gulliver_graph::op::group_norm_grad::GroupNormGrad;
-use gulliver_graph::op::layer_norm::LayerNorm;
-use gulliver_graph::op::layer_norm_grad::LayerNormGrad;
-use gulliver_graph::op::map::{Function, Map};
-use gulliver_graph::op::map_grad::MapGrad;
-use gulliver_graph::op::max_pool::MaxPool;
-use gulliver_graph::op::max_pool_grad::MaxPoolGrad;
-use gulliver_graph::op::reduce::Reduce;
-use gulliver_graph::op::rms_norm::RmsNorm;
-use gulliver_graph::op::rms_norm_grad::RmsNormGrad;
-use gulliver_graph::op::sample::{Sample, SampleInput};
-use gulliver_graph::op::scatter_add::ScatterAdd;
-use gulliver_graph::op::softmax::Softmax;
-use gulliver_graph::op::softmax_grad::SoftmaxGrad;
-use gulliver_graph::op::transpose::Transpose;
-use gulliver_graph::op::update_adam::UpdateAdam;
-use gulliver_graph::op::update_sgd::UpdateSgd;
-use gulliver_graph::op::window::{PoolWindow, WindowTarget};
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::adaptive_avg_pool::AdaptiveAvgPool;
+use gulliver_graph::graph::op::argmax::Argmax;
+use gulliver_graph::graph::op::attention::Attention;
+use gulliver_graph::graph::op::attention_grad::AttentionGrad;
+use gulliver_graph::graph::op::avg_pool::AvgPool;
+use gulliver_graph::graph::op::avg_pool_grad::AvgPoolGrad;
+use gulliver_graph::graph::op::batch_norm::BatchNorm;
+use gulliver_graph::graph::op::batch_norm_grad::BatchNormGrad;
+use gulliver_graph::graph::op::cross_entropy::CrossEntropy;
+use gulliver_graph::graph::op::cross_entropy_grad::CrossEntropyGrad;
+use gulliver_graph::graph::op::dropout::Dropout;
+use gulliver_graph::graph::op::gather::Gather;
+use gulliver_graph::graph::op::group_norm::GroupNorm;
+use gulliver_graph::graph::op::group_norm_grad::GroupNormGrad;
+use gulliver_graph::graph::op::layer_norm::LayerNorm;
+use gulliver_graph::graph::op::layer_norm_grad::LayerNormGrad;
+use gulliver_graph::graph::op::map::{Function, Map};
+use gulliver_graph::graph::op::map_grad::MapGrad;
+use gulliver_graph::graph::op::max_pool::MaxPool;
+use gulliver_graph::graph::op::max_pool_grad::MaxPoolGrad;
+use gulliver_graph::graph::op::reduce::Reduce;
+use gulliver_graph::graph::op::rms_norm::RmsNorm;
+use gulliver_graph::graph::op::rms_norm_grad::RmsNormGrad;
+use gulliver_graph::graph::op::sample::{Sample, SampleInput};
+use gulliver_graph::graph::op::scatter_add::ScatterAdd;
+use gulliver_graph::graph::op::softmax::Softmax;
+use gulliver_graph::graph::op::softmax_grad::SoftmaxGrad;
+use gulliver_graph::graph::op::transpose::Transpose;
+use gulliver_graph::graph::op::update_adam::UpdateAdam;
+use gulliver_graph::graph::op::update_sgd::UpdateSgd;
+use gulliver_graph::graph::op::window::{PoolWindow, WindowTarget};
 use gulliver_graph::spec::ReduceKind;
 use gulliver_run::lower::call::{Call, Slot};
 use gulliver_run::lower::{Kernels, TensorType, lower};
@@ -91,7 +91,7 @@ fn measure(pass: &Pass, team: &Team) -> (f64, f64) {
     let outs: Vec<TensorType> =
         shapes.into_iter().zip(dtypes).map(|(shape, dtype)| TensorType { dtype, shape }).collect();
     let bounds = inputs.iter().map(|i| match i.fill {
-        gulliver_graph::op::sample::SampleFill::Below(bound) => bound as usize,
+        gulliver_graph::graph::op::sample::SampleFill::Below(bound) => bound as usize,
         _ => 1,
     });
     let mut operands: Vec<Memory> = ins.iter().zip(bounds).map(|(ty, bound)| Memory::of(ty, bound)).collect();

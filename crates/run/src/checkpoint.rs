@@ -8,8 +8,8 @@ mod stored;
 pub use dir::{Newest, latest, list, prune, step_path};
 pub use stored::{Stored, Taker};
 
-use crate::disk::CHUNK;
-use crate::executor::RunError;
+use crate::device::RunError;
+use crate::device::cpu::disk::CHUNK;
 use crate::files::atomic::write_atomic;
 use crate::host::HostTensor;
 use gulliver_graph::dtype::DType;

@@ -1,8 +1,8 @@
 //! What plans said against what happened, size by size: peaks of tiers, bytes over links, seconds. Bytes
 //! that differ are an alarm. Measures only what it is told of, and decides nothing.
 
-use crate::session::Which;
 use gulliver_graph::dim::Bindings;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::TIERS;
 use std::collections::HashMap;
@@ -32,9 +32,9 @@ impl Amounts {
     pub fn bytes(&self) -> [(&'static str, u64); 8] {
         let [device, host, disk] = self.peaks;
         [
-            ("peak of cpu0", device),
-            ("peak of host", host),
-            ("peak of disk", disk),
+            ("peak of the device", device),
+            ("peak of the host", host),
+            ("peak of the disk", disk),
             ("host to device", self.moved.to_device),
             ("device to host", self.moved.to_host),
             ("from disk", self.moved.disk_read),
@@ -48,7 +48,7 @@ impl Amounts {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     /// Training or evaluation.
-    pub which: Which,
+    pub purpose: Purpose,
     /// The sizes of the whole batch.
     pub sizes: Bindings,
     /// How many runs.
@@ -57,7 +57,7 @@ pub struct Record {
     pub planned: Amounts,
     /// What was measured.
     pub measured: Amounts,
-    /// Seconds of the first of them, which may have touched memory for the first time.
+    /// Seconds of the first of them, purpose may have touched memory for the first time.
     pub first: f64,
     alarmed: bool,
 }
@@ -74,7 +74,7 @@ impl Record {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alarm {
     /// Training or evaluation.
-    pub which: Which,
+    pub purpose: Purpose,
     /// The sizes, in words.
     pub size: String,
     /// What differs: bytes planned and measured.
@@ -83,9 +83,9 @@ pub struct Alarm {
 
 impl fmt::Display for Alarm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.which {
-            Which::Train => "training",
-            Which::Evaluate => "evaluation",
+        let what = match self.purpose {
+            Purpose::Train => "training",
+            Purpose::Evaluate => "evaluation",
         };
         write!(f, "{what} with inputs of {} was not as planned: ", self.size)?;
         for (i, (name, planned, measured)) in self.differences.iter().enumerate() {
@@ -96,11 +96,11 @@ impl fmt::Display for Alarm {
     }
 }
 
-/// See the top of this file.
+/// What plans said against what happened, by input size.
 #[derive(Debug, Default)]
 pub struct Collector {
     records: Vec<Record>,
-    by_size: HashMap<(Which, Bindings), usize>,
+    by_size: HashMap<(Purpose, Bindings), usize>,
     alarms: Vec<Alarm>,
     alarmed: u64,
     runs: u64,
@@ -110,12 +110,12 @@ pub struct Collector {
 
 impl Collector {
     /// The number of the record for inputs of these sizes, a new one if there is none.
-    pub fn record(&mut self, which: Which, sizes: &Bindings) -> usize {
-        *self.by_size.entry((which, sizes.clone())).or_insert_with(|| {
+    pub fn record(&mut self, purpose: Purpose, sizes: &Bindings) -> usize {
+        *self.by_size.entry((purpose, sizes.clone())).or_insert_with(|| {
             let sizes = sizes.clone();
             let (planned, measured) = (Amounts::default(), Amounts::default());
             self.records.push(Record {
-                which,
+                purpose,
                 sizes,
                 runs: 0,
                 planned,
@@ -144,8 +144,8 @@ impl Collector {
         let pairs = planned.bytes().into_iter().zip(measured.bytes());
         let differences = pairs.filter(|((_, planned), (_, measured))| planned != measured);
         let differences = differences.map(|((name, planned), (_, measured))| (name, planned, measured));
-        let (which, size) = (record.which, record.size());
-        self.alarms.push(Alarm { which, size, differences: differences.collect() });
+        let (purpose, size) = (record.purpose, record.size());
+        self.alarms.push(Alarm { purpose, size, differences: differences.collect() });
         self.alarmed += 1;
     }
 
@@ -154,7 +154,7 @@ impl Collector {
         self.runs
     }
 
-    /// What was collected, in the order in which sizes were first met.
+    /// What was collected, in the order in purpose sizes were first met.
     pub fn records(&self) -> &[Record] {
         &self.records
     }
@@ -205,18 +205,18 @@ mod tests {
     fn runs_add_up_by_size() {
         let mut collector = Collector::default();
         let [short, long] = [4, 9].map(|length| Bindings::new().with("length", length));
-        for (which, sizes, run) in [
-            (Which::Train, &short, amounts([5, 1, 0], 7, 1.0)),
-            (Which::Train, &long, amounts([9, 0, 2], 8, 2.0)),
-            (Which::Train, &short, amounts([5, 1, 0], 7, 1.5)),
-            (Which::Evaluate, &short, amounts([4, 0, 0], 0, 0.5)),
+        for (purpose, sizes, run) in [
+            (Purpose::Train, &short, amounts([5, 1, 0], 7, 1.0)),
+            (Purpose::Train, &long, amounts([9, 0, 2], 8, 2.0)),
+            (Purpose::Train, &short, amounts([5, 1, 0], 7, 1.5)),
+            (Purpose::Evaluate, &short, amounts([4, 0, 0], 0, 0.5)),
         ] {
-            let record = collector.record(which, sizes);
+            let record = collector.record(purpose, sizes);
             collector.ran(record, &Amounts { seconds: 1.0, ..run }, &run);
         }
         let runs: Vec<(String, u64)> = collector.records().iter().map(|r| (r.size(), r.runs)).collect();
         assert_eq!(runs, [("length 4".into(), 2), ("length 9".into(), 1), ("length 4".into(), 1)]);
-        let trained = collector.records().iter().filter(|record| record.which == Which::Train);
+        let trained = collector.records().iter().filter(|record| record.purpose == Purpose::Train);
         assert_eq!(total(trained), (3, amounts([9, 1, 2], 22, 3.0), amounts([9, 1, 2], 22, 4.5)));
         assert!(collector.take_alarms().is_empty() && collector.alarmed() == 0);
     }
@@ -226,18 +226,18 @@ mod tests {
         let planned = amounts([10, 20, 30], 40, 1.0);
         for (measured, expected) in [
             (amounts([10, 20, 30], 40, 9.0), None),
-            (amounts([11, 20, 30], 40, 1.0), Some("peak of cpu0 10 bytes planned, 11 measured")),
+            (amounts([11, 20, 30], 40, 1.0), Some("peak of the device 10 bytes planned, 11 measured")),
             (
                 amounts([10, 0, 30], 41, 1.0),
                 Some(
-                    "peak of host 20 bytes planned, 0 measured, device to host 40 bytes planned, 41 measured",
+                    "peak of the host 20 bytes planned, 0 measured, device to host 40 bytes planned, 41 measured",
                 ),
             ),
         ] {
             let mut collector = Collector::default();
             for length in [4, 9] {
                 let sizes = Bindings::new().with("batch", 2).with("length", length);
-                let record = collector.record(Which::Train, &sizes);
+                let record = collector.record(Purpose::Train, &sizes);
                 for _ in 0..3 {
                     collector.ran(record, &planned, &measured);
                 }

@@ -165,6 +165,12 @@ impl HostTensor {
     }
 }
 
+/// Numbers as they lie in memory.
+pub fn as_bytes(floats: &[f32]) -> &[u8] {
+    // SAFETY: every byte of an f32 is a byte.
+    unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), size_of_val(floats)) }
+}
+
 /// Whether no element is infinite or not a number, of elements as they lie in memory.
 pub fn all_finite(dtype: DType, bytes: &[u8]) -> bool {
     let halves = || bytes.as_chunks().0.iter().map(|&b| u16::from_ne_bytes(b));

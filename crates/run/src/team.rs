@@ -58,6 +58,19 @@ pub fn start_scoped<'s, 'e, T: Send + 's>(
     started.map_err(|e| NoThread { why: e.to_string() })
 }
 
+/// Calls `f` with every number below `count`, each on a thread of its own; on this one where none can be started.
+pub fn side_by_side(count: usize, f: &(dyn Fn(usize) + Sync)) {
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..count).map(|i| (i, start_scoped(scope, "planner", move || f(i)))).collect();
+        for (i, thread) in all {
+            match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(_) => f(i),
+            }
+        }
+    });
+}
+
 /// Threads that tests have refused.
 #[cfg(test)]
 pub(crate) mod refused {

@@ -16,12 +16,13 @@ use crate::checkpoint::{self, CheckpointError};
 use crate::collector::Record;
 use crate::data::open::Opened;
 use crate::data::{Batch, DataError, Dataset, Prefetch, Sampler, prefetch};
-use crate::session::{Key, Reuse, Session, SessionError};
+use crate::session::{Reuse, Scalars, Session, SessionError, StepKey};
 use clock::Clock;
 use gulliver_graph::lr::LrSchedule;
+use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::TIERS;
-use metrics::Tally;
+use metrics::{Tally, accuracy};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -313,7 +314,7 @@ pub fn evaluate(
             return Ok(None);
         }
         let batch = prefetch::make(dataset.as_ref(), sampler, step)?;
-        tally.add(&batch, &session.evaluate_fully(&batch, Key { seed, step })?);
+        tally.add(&batch, &session.evaluate_fully(&batch, StepKey { seed, step })?);
     }
     Ok(Some(tally.scores(dataset.info().classes, perplexity)))
 }
@@ -435,12 +436,12 @@ impl Training<'_> {
             let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
             let lr = self.schedule.lr(options.base_lr, step, steps);
             let began = Instant::now();
-            let hyper = |name: &str| match name.rsplit('.').next() {
-                Some("lr") => Some(lr as f32),
-                Some("step") => Some((step + 1) as f32),
-                _ => options.hyper.get(name).copied(),
+            let hyper = |role: HyperRole, name: &str| match role {
+                HyperRole::LearningRate => Some(lr as f32),
+                HyperRole::Step => Some((step + 1) as f32),
+                HyperRole::LossScale | HyperRole::Setting => options.hyper.get(name).copied(),
             };
-            let outcome = self.session.step(&batch, Key { seed: options.seed, step }, &hyper)?;
+            let outcome = self.session.step(&batch, StepKey { seed: options.seed, step }, &hyper)?;
             self.run.account(rows, began.elapsed());
             self.run.steps = step + 1;
             warn_of_alarms(self.session, notify);
@@ -452,7 +453,7 @@ impl Training<'_> {
                     let message = format!("step {}: `{value}` is not finite; the step is skipped", step + 1);
                     notify(Notice::Warning(message));
                 }
-                None => self.run.learned(outcome.scalars),
+                None => self.run.learned(&outcome.scalars),
             }
             let due = |every: u64| every > 0 && (step + 1).is_multiple_of(every);
             if due(options.log_every) || step + 1 == steps {
@@ -583,16 +584,18 @@ impl Progress {
         self.recent = (self.recent.0 + rows as u64, self.recent.1 + time);
     }
 
-    fn learned(&mut self, mut scalars: BTreeMap<String, f64>) {
+    fn learned(&mut self, scalars: &Scalars) {
         // Models with several objectives report each loss; their sum stands for the whole.
-        let losses: Vec<f64> = scalars.iter().filter(|(n, _)| n.ends_with("loss")).map(|(_, x)| *x).collect();
+        let losses: Vec<f64> = scalars.losses().map(|(_, loss)| loss).collect();
         self.loss = losses.iter().sum();
-        scalars.remove("loss");
-        scalars.remove("weight");
-        if let (Some(correct), Some(count)) = (scalars.remove("correct"), scalars.remove("count")) {
-            scalars.insert("accuracy".into(), correct / count);
+        let (several, sums) = ([OutputRole::Weight], [OutputRole::Weight, OutputRole::Loss]);
+        let mut hidden = if losses.len() > 1 { several.to_vec() } else { sums.to_vec() };
+        let accuracy = accuracy(scalars);
+        if accuracy.is_some() {
+            hidden.extend([OutputRole::Correct, OutputRole::Count]);
         }
-        self.scalars = scalars;
+        self.scalars = scalars.without(&hidden);
+        self.scalars.extend(accuracy.map(|accuracy| ("accuracy".to_string(), accuracy)));
     }
 
     fn step_notice(&mut self, lr: f64) -> Notice {

@@ -1,11 +1,13 @@
 //! What a step allocates in the steady state does not grow with the number of nodes it runs.
 
-use gulliver_graph::build::Builder;
+use gulliver::local::{LocalDevice, session};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::build::Builder;
+use gulliver_graph::role::OutputRole;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
-use gulliver_run::session::{Key, Session, SessionOptions};
+use gulliver_run::session::StepKey;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,17 +43,17 @@ fn graph(rounds: usize) -> Graph {
         x = g.softmax(sum, 1).unwrap();
     }
     let result = g.sum_all(x).unwrap();
-    g.output("result", result);
+    g.output("result", OutputRole::Metric, result);
     g.finish()
 }
 
 /// In the third step; with a budget, kernels are timed in it.
 fn allocations(rounds: usize, threads: usize, memory: Option<u64>) -> u64 {
-    let options = SessionOptions { threads, memory, ..SessionOptions::default() };
-    let mut session = Session::new(graph(rounds), None, options, 0).unwrap();
+    let options = LocalDevice { threads, memory, ..LocalDevice::default() };
+    let mut session = session(graph(rounds), None, &options, 0).unwrap();
     let x = HostTensor::new(&[8, 8], HostData::F32(vec![0.5; 64])).unwrap();
     let batch = Batch { fields: vec![("x".into(), x)] };
-    let mut step = |step| session.step(&batch, Key { seed: 0, step }, &|_| None).unwrap();
+    let mut step = |step| session.step(&batch, StepKey { seed: 0, step }, &|_, _| None).unwrap();
     step(0);
     step(1);
     let before = COUNT.load(Ordering::Relaxed);

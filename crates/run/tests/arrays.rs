@@ -6,42 +6,47 @@ mod jobs;
 mod makes;
 mod small_models;
 
-use gulliver_graph::array::{fuse, own_data};
+use gulliver::local::LocalDevice;
+use gulliver_graph::array::{fuse, own as own_name};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::{DataRole, HyperRole};
 use gulliver_graph::training::{Clip, training_graph};
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::devices::strategy::job;
 use gulliver_plan::document::error::PlanError;
+use gulliver_plan::document::job::Purpose;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
-use gulliver_run::planner::Planner;
-use gulliver_run::session::{Key, NOISE, Outcome, Session, SessionOptions, Which};
+use gulliver_run::session::{Session, StepKey, StepOutcome};
 use jobs::{Job, alone, jobs, same};
 use makes::MAKES;
 use small_models::{data, small};
 
 const OPTIMIZERS: [&str; 8] = ["sgd", "adam", "adamw", "adadelta", "adagrad", "rmsprop", "lion", "sgd"];
 
-fn array(graph: &Graph, options: &SessionOptions, jobs: &[Job], own: bool) -> Result<Session, PlanError> {
-    let fused = fuse(graph, jobs.len(), &|name| own || name == NOISE).unwrap();
-    let planner = Planner::new(fused.graph, None, options.clone())?;
-    Ok(Session::array(planner, &jobs.iter().map(|j| j.seed).collect::<Vec<_>>()).unwrap())
+fn array(graph: &Graph, options: &LocalDevice, jobs: &[Job], own: bool) -> Result<Session, PlanError> {
+    let fused = fuse(graph, jobs.len(), &|role| own || matches!(role, DataRole::Noise { .. })).unwrap();
+    let planner = Planner::new(fused.graph, None, options.options())?;
+    let seeds: Vec<u64> = jobs.iter().map(|j| j.seed).collect();
+    Ok(Session::array(job("alone", vec![planner]).unwrap(), options.open(0).unwrap(), &seeds).unwrap())
 }
 
-fn step(session: &mut Session, batch: &Batch, jobs: &[Job], own: bool, step: u64) -> Vec<Outcome> {
+fn step(session: &mut Session, batch: &Batch, jobs: &[Job], own: bool, step: u64) -> Vec<StepOutcome> {
     let batch = match own {
         false => jobs[0].batch(batch, step),
         true => {
             let fields = jobs.iter().enumerate().flat_map(|(m, job)| {
                 let fields = job.batch(batch, step).fields.into_iter();
-                fields.map(move |(name, t)| (own_data(&name, m), t)).collect::<Vec<_>>()
+                fields.map(move |(name, t)| (own_name(&name, &[m]), t)).collect::<Vec<_>>()
             });
             Batch { fields: fields.collect() }
         }
     };
-    let keys: Vec<Key> = jobs.iter().map(|j| j.key(step)).collect();
-    session.step_together(&batch, &keys, &|m, name| jobs[m].hyper(name, step)).unwrap()
+    let keys: Vec<StepKey> = jobs.iter().map(|j| j.key(step)).collect();
+    session.step_together(&batch, &keys, &|m, role, name| jobs[m].hyper(role, name, step)).unwrap()
 }
 
 /// A graph of that model, and data it can be fed with: noise is the session's own affair.
@@ -51,7 +56,9 @@ fn small_graph(name: &str, optimizer: &str, sizes: &Bindings) -> (Graph, Batch) 
     let optimizer = Optimizer::new(optimizer, &[]).unwrap();
     let graph = training_graph(&*model, &[optimizer], Some(Clip::Norm(1.0))).unwrap();
     let mut batch = data(&graph, sizes);
-    batch.fields.retain(|(name, _)| name != NOISE);
+    let noise = |role| matches!(role, Role::Data(DataRole::Noise { .. }));
+    let noisy = graph.inputs().find(|(_, role, _)| noise(*role)).map(|(_, _, info)| info.name.clone());
+    batch.fields.retain(|(name, _)| Some(name) != noisy.as_ref());
     (graph, batch)
 }
 
@@ -61,7 +68,7 @@ fn every_make_of_model_has_the_bits_it_has_alone() {
     for (i, name) in MAKES.into_iter().enumerate() {
         let (graph, batch) = small_graph(name, OPTIMIZERS[i % OPTIMIZERS.len()], &sizes);
         let partials = if i % 3 == 0 && !graph.to_string().contains("batch_norm") { 2 } else { 1 };
-        let options = SessionOptions { threads: 2, partials, ..SessionOptions::default() };
+        let options = LocalDevice { threads: 2, partials, ..LocalDevice::default() };
         let large = ["resnet50", "vgg11", "cosmoflow", "mobilenet_v2"].contains(&name);
         // Twenty steps of small ones; one more member or step of large ones shows nothing new.
         let (steps, sizes) = if large { (3, vec![1, 3]) } else { (20, vec![1, 2, 3, 8]) };
@@ -96,7 +103,7 @@ fn every_optimizer_has_the_bits_it_has_alone() {
     let sizes = Bindings::new().with("batch", 4);
     for name in OPTIMIZERS {
         let (graph, batch) = small_graph("mlp", name, &sizes);
-        let options = SessionOptions { threads: 1, ..SessionOptions::default() };
+        let options = LocalDevice { threads: 1, ..LocalDevice::default() };
         let jobs = jobs(3, false);
         let mut session = array(&graph, &options, &jobs, false).unwrap();
         (0..20).for_each(|t| _ = step(&mut session, &batch, &jobs, false, t));
@@ -112,14 +119,14 @@ fn members_leave_and_join() {
     let sizes = Bindings::new().with("batch", 4).with("length", 7);
     for name in ["cnn", "gpt"] {
         let (graph, batch) = small_graph(name, "adam", &sizes);
-        let options = SessionOptions { threads: 2, ..SessionOptions::default() };
+        let options = LocalDevice { threads: 2, ..LocalDevice::default() };
         let all = jobs(4, false);
         let mut session = array(&graph, &options, &all[..3], false).unwrap();
         (0..5).for_each(|t| _ = step(&mut session, &batch, &all[..3], false, t));
         // The second leaves; one that has done as many steps alone comes in its place.
-        let mut guest = Session::new(graph.clone(), None, options.clone(), all[3].seed).unwrap();
+        let mut guest = gulliver::local::session(graph.clone(), None, &options, all[3].seed).unwrap();
         for t in 0..5 {
-            let hyper = |name: &str| all[3].hyper(name, t);
+            let hyper = |role: HyperRole, name: &str| all[3].hyper(role, name, t);
             guest.step(&all[3].batch(&batch, t), all[3].key(t), &hyper).unwrap();
         }
         let states =
@@ -142,11 +149,12 @@ fn a_member_that_diverges_disturbs_nobody() {
     let sizes = Bindings::new().with("batch", 4).with("length", 7);
     for name in ["cnn", "mlp", "resnet18", "dcgan"] {
         let (graph, batch) = small_graph(name, "sgd", &sizes);
-        let options = SessionOptions { threads: 2, ..SessionOptions::default() };
+        let options = LocalDevice { threads: 2, ..LocalDevice::default() };
         let mut jobs = jobs(3, false);
         jobs[1].lr = 1e30;
         let mut session = array(&graph, &options, &jobs, false).unwrap();
-        let found: Vec<Vec<Outcome>> = (0..6).map(|t| step(&mut session, &batch, &jobs, false, t)).collect();
+        let found: Vec<Vec<StepOutcome>> =
+            (0..6).map(|t| step(&mut session, &batch, &jobs, false, t)).collect();
         assert!(found.iter().any(|step| step[1].not_finite.is_some()), "{name}: nothing diverged");
         for (m, job) in jobs.into_iter().enumerate() {
             let (weights, expected) = alone(&graph, &options, &batch, job, 6);
@@ -169,14 +177,14 @@ fn arrays_keep_to_budgets_and_bits() {
     let sizes = Bindings::new().with("batch", 4).with("length", 7);
     for name in ["cnn", "gpt", "lstm"] {
         let (graph, batch) = small_graph(name, "adam", &sizes);
-        let free = SessionOptions { threads: 2, ..SessionOptions::default() };
+        let free = LocalDevice { threads: 2, ..LocalDevice::default() };
         let jobs = jobs(3, false);
         let expected: Vec<String> = jobs.iter().map(|j| alone(&graph, &free, &batch, *j, 4).0).collect();
         let fused = fuse(&graph, 3, &|_| false).unwrap();
-        let whole = Planner::new(fused.graph, None, free.clone()).unwrap();
-        let whole = { whole }.unlimited(Which::Train, &sizes).unwrap().spaces[0].bytes;
+        let whole = Planner::new(fused.graph, None, free.options()).unwrap();
+        let whole = { whole }.unlimited(Purpose::Train, &sizes).unwrap().spaces[0].bytes;
         for (host_memory, disk) in [(Some(0), None), (None, None), (Some(20_000), Some(1 << 28))] {
-            let limited = SessionOptions {
+            let limited = LocalDevice {
                 memory: Some(whole * 8 / 10),
                 host_memory,
                 disk,
@@ -206,14 +214,14 @@ fn an_extra_member_costs_what_one_costs() {
         let (graph, _) = small_graph(name, "adam", &sizes);
         let state = |members: usize| {
             let fused = fuse(&graph, members, &|_| false).unwrap();
-            let options = SessionOptions { threads: 1, ..SessionOptions::default() };
-            let mut planner = Planner::new(fused.graph, None, options).unwrap();
-            let live = planner.unlimited(Which::Train, &sizes).unwrap().spaces[0].live;
+            let options = LocalDevice { threads: 1, ..LocalDevice::default() };
+            let mut planner = Planner::new(fused.graph, None, options.options()).unwrap();
+            let live = planner.unlimited(Purpose::Train, &sizes).unwrap().spaces[0].live;
             (planner.persistent().ends[0], live)
         };
         let (one, two, five) = (state(1), state(2), state(5));
         let alone =
-            Planner::new(graph.clone(), None, SessionOptions::default()).unwrap().persistent().ends[0];
+            Planner::new(graph.clone(), None, LocalDevice::default().options()).unwrap().persistent().ends[0];
         // Places of values are aligned, which may cost or spare some bytes.
         let near = |a: u64, b: u64| a.abs_diff(b) <= 64 * graph.values.len() as u64;
         assert!(near(one.0, alone) && near(five.0 - two.0, 3 * alone), "{name}: {one:?} {two:?} {five:?}");

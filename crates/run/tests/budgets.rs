@@ -5,18 +5,21 @@
 mod makes;
 mod small_models;
 
+use gulliver::local::{LocalDevice, session};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
+use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::{evaluation_graph, training_graph};
+use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::document::error::PlanError;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Choice, TIERS, Tier};
 use gulliver_run::checkpoint::fingerprint;
-use gulliver_run::planner::Planner;
-use gulliver_run::session::{Key, Session, SessionOptions, Which};
+use gulliver_run::session::StepKey;
 use makes::MAKES;
 use small_models::{data, small};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,18 +28,18 @@ use std::thread;
 const STEPS: u64 = 2;
 
 /// Weights and states after some steps, and every scalar on the way.
-fn train(graph: &Graph, options: SessionOptions, sizes: &Bindings) -> (String, Vec<(String, u64)>) {
+fn train(graph: &Graph, options: LocalDevice, sizes: &Bindings) -> (String, Vec<(String, u64)>) {
     let batch = data(graph, sizes);
     let limits = [options.memory, options.host_memory, options.disk];
-    let mut session = Session::new(graph.clone(), None, options, 11).unwrap();
-    let plan = session.plan(Which::Train, sizes).unwrap();
+    let mut session = session(graph.clone(), None, &options, 11).unwrap();
+    let plan = session.plan(Purpose::Train, sizes).unwrap();
     let mut scalars = Vec::new();
     let fed = session.ledger();
     for step in 0..STEPS {
-        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
-        let outcome = session.step(&batch, Key { seed: 1, step }, &number).unwrap();
+        let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
+        let outcome = session.step(&batch, StepKey { seed: 1, step }, &number).unwrap();
         assert_eq!(outcome.not_finite, None);
-        scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
+        scalars.extend(outcome.scalars.iter().map(|(name, x)| (name.to_string(), x.value.to_bits())));
     }
     let used = session.ledger();
     let planned = Ledger::of(&plan);
@@ -64,10 +67,10 @@ fn within_budgets(i: usize, name: &str) -> [usize; 4] {
     let optimizer = if i.is_multiple_of(2) { "adamw" } else { "sgd" };
     let graph = training_graph(&*model, &[Optimizer::new(optimizer, &[]).unwrap()], None).unwrap();
     let partials = if i.is_multiple_of(3) { 2 } else { 1 };
-    let free = SessionOptions { threads: 1, partials, ..SessionOptions::default() };
+    let free = LocalDevice { threads: 1, partials, ..LocalDevice::default() };
     let expected = train(&graph, free.clone(), &sizes);
-    let mut planner = Planner::new(graph.clone(), None, free.clone()).unwrap();
-    let whole = planner.unlimited(Which::Train, &sizes).unwrap().spaces[0].bytes;
+    let mut planner = Planner::new(graph.clone(), None, free.options()).unwrap();
+    let whole = planner.unlimited(Purpose::Train, &sizes).unwrap().spaces[0].bytes;
     let noise = RandomStream::new(5, hash_name(name), 0);
     let tiers = [(Some(0), None), (None, None), (Some(0), Some(1 << 28)), (Some(20_000), Some(1 << 28))];
     for (k, (host_memory, disk)) in tiers.into_iter().enumerate() {
@@ -75,8 +78,8 @@ fn within_budgets(i: usize, name: &str) -> [usize; 4] {
             let memory = Some(whole * (50 + noise.below(2 * k as u64 + round, 50)) / 100);
             let threads = 1 + k % 2;
             let largest = Some(sizes.clone());
-            let limited = SessionOptions { threads, memory, host_memory, disk, largest, ..free.clone() };
-            let mut planner = match Planner::new(graph.clone(), None, limited.clone()) {
+            let limited = LocalDevice { threads, memory, host_memory, disk, largest, ..free.clone() };
+            let mut planner = match Planner::new(graph.clone(), None, limited.options()) {
                 Ok(planner) => planner,
                 // Weights and what one operator needs may be more than that.
                 Err(PlanError::DoesNotFit { .. } | PlanError::NoRoom) => {
@@ -85,7 +88,7 @@ fn within_budgets(i: usize, name: &str) -> [usize; 4] {
                 }
                 Err(e) => panic!("{name} in {memory:?} of {whole}: {e}"),
             };
-            let plan = planner.plan(Which::Train, &sizes).unwrap();
+            let plan = planner.plan(Purpose::Train, &sizes).unwrap();
             let count = |choice: Choice| plan.decisions.iter().filter(|d| d.choice == choice).count();
             again += count(Choice::Recompute);
             away += count(Choice::Host) + count(Choice::Disk);
@@ -125,15 +128,15 @@ fn the_least_that_will_do_does() {
         let row = MODELS.iter().find(|row| row.name == name).unwrap();
         let model = model(name, &small(row)).unwrap();
         let graph = training_graph(&*model, &[Optimizer::new("adam", &[]).unwrap()], None).unwrap();
-        let free = SessionOptions { threads: 1, partials, ..SessionOptions::default() };
+        let free = LocalDevice { threads: 1, partials, ..LocalDevice::default() };
         let expected = train(&graph, free.clone(), &sizes);
         let largest = Some(sizes.clone());
-        let mut limited = SessionOptions { host_memory, largest, ..free };
-        let least = Planner::new(graph.clone(), None, limited.clone()).unwrap().smallest(&sizes).unwrap();
+        let mut limited = LocalDevice { host_memory, largest, ..free };
+        let least = Planner::new(graph.clone(), None, limited.options()).unwrap().smallest(&sizes).unwrap();
         limited.memory = Some(least);
         assert_eq!(expected, train(&graph, limited.clone(), &sizes), "{name} in {least}");
         limited.memory = Some(least / 2);
-        assert!(Planner::new(graph.clone(), None, limited).is_err(), "{name} in half of {least}");
+        assert!(Planner::new(graph.clone(), None, limited.options()).is_err(), "{name} in half of {least}");
     }
 }
 
@@ -145,9 +148,9 @@ fn what_can_be_trained_can_be_evaluated() {
         let row = MODELS.iter().find(|row| row.name == name).unwrap();
         let model = model(name, &small(row)).unwrap();
         let graph = training_graph(&*model, &[Optimizer::new("adam", &[]).unwrap()], None).unwrap();
-        let options = SessionOptions { threads: 1, partials: 16, ..SessionOptions::default() };
+        let options = LocalDevice { threads: 1, partials: 16, ..LocalDevice::default() };
         let [alone, both] = [None, Some(evaluation_graph(&*model).unwrap())]
-            .map(|evaluation| Planner::new(graph.clone(), evaluation, options.clone()).unwrap())
+            .map(|evaluation| Planner::new(graph.clone(), evaluation, options.options()).unwrap())
             .map(|mut planner| planner.smallest(&sizes).unwrap());
         assert!(both <= alone + alone / 50, "{name}: {both} instead of {alone}");
     }

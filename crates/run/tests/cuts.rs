@@ -4,21 +4,28 @@
 mod makes;
 mod small_models;
 
+use gulliver::local::{LocalDevice, LocalError, device_set, session, together};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_plan::devices::cut::{
-    Bound, Choice, Cut, Devices, Grid, Level, NAMES, Objective, Options, Spread, Unit,
+    CUT_NAMES, CutDevice, CutMachine, CutObjective, CutOptions, DeviceMesh, GraphCut, MeshLevel, NodeCut,
+    Sharding, SizedGraph,
 };
-use gulliver_plan::devices::cut::{cut, held, named, parts_of};
+use gulliver_plan::devices::cut::{find_cut, held_box, named_cut, node_parts};
+use gulliver_plan::devices::strategy::divided;
+use gulliver_plan::document::job::Purpose;
+use gulliver_plan::document::plan::Tier;
 use gulliver_plan::time::cost::Rates;
 use gulliver_run::checkpoint::{PIECE, fingerprint};
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;
-use gulliver_run::session::{Key, Outcome, Session, SessionError, SessionOptions, Which, divided};
+use gulliver_run::session::{Scalar, Scalars};
+use gulliver_run::session::{Session, StepKey, StepOutcome};
 use makes::MAKES;
 use small_models::{data, small};
 
@@ -32,8 +39,8 @@ fn graphs(name: &str, optimizer: &str, clip: Option<Clip>) -> (Graph, Graph) {
     (train, evaluation_graph(&*model).unwrap())
 }
 
-fn options(partials: usize) -> SessionOptions {
-    SessionOptions { threads: 1, partials: partials as u32, ..SessionOptions::default() }
+fn options(partials: usize) -> LocalDevice {
+    LocalDevice { threads: 1, partials: partials as u32, ..LocalDevice::default() }
 }
 
 fn sized(batch: usize, length: usize) -> Bindings {
@@ -52,32 +59,32 @@ enum How {
     Searched,
 }
 
-fn cut_so(graph: &Graph, sizes: &Bindings, devices: usize, how: How) -> Cut {
-    let levels = [Level::even(devices, 1e9)];
+fn cut_so(graph: &Graph, sizes: &Bindings, devices: usize, how: How) -> GraphCut {
+    let levels = [MeshLevel::even(devices, 1e9)];
     if how == How::Searched {
-        let options = Options { objective: Objective::Bytes, ..Options::default() };
-        return cut(graph, sizes, &levels, &options).unwrap().cut;
+        let options = CutOptions { objective: CutObjective::Bytes, ..CutOptions::default() };
+        return find_cut(graph, sizes, &levels, &options).unwrap().cut;
     }
-    let bound = Bound::new(graph, sizes).unwrap();
-    let grid = Grid::new(&levels);
-    let mut cut = Cut::none(graph, &levels);
-    for (v, _, _) in graph.inputs().filter(|(v, ..)| bound.has_home(v.index())) {
+    let bound = SizedGraph::new(graph, sizes).unwrap();
+    let grid = DeviceMesh::new(&levels);
+    let mut cut = GraphCut::none(graph, &levels);
+    for (v, _, _) in graph.inputs().filter(|(v, ..)| bound.persists(v.index())) {
         let shape = &bound.shapes[v.index()];
         let mut long = (0..shape.len()).filter(|d| shape[*d] >= 2 * devices);
         if let Some(d) = if how == How::Last { long.next_back() } else { long.next() } {
-            cut.values[v.index()] = vec![Spread::Along(d)];
+            cut.values[v.index()] = vec![Sharding::Split(d)];
         }
     }
     for (id, node) in graph.nodes.iter().enumerate() {
         let kind = bound.kind(id);
         let mut axes = kind.axes.clone();
-        axes.retain(|a| parts_of(kind, &[Choice::Axis(*a)], &grid).is_ok());
+        axes.retain(|a| node_parts(kind, &[NodeCut::Axis(*a)], &grid).is_ok());
         axes.retain(|a| how == How::Any || kind.spec.cut(*a).is_some_and(|cut| cut.keeps_bits()));
         let axis = if how == How::First { axes.first() } else { axes.last() }.copied();
         cut.nodes[id] = vec![axis];
-        let parts = parts_of(kind, &[axis.map_or(Choice::All, Choice::Axis)], &grid).unwrap();
-        for (v, spreads) in node.outs.iter().zip(parts.spreads) {
-            cut.values[v.index()] = spreads;
+        let parts = node_parts(kind, &[axis.map_or(NodeCut::Repeat, NodeCut::Axis)], &grid).unwrap();
+        for (v, shardings) in node.outs.iter().zip(parts.shardings) {
+            cut.values[v.index()] = shardings;
         }
     }
     cut
@@ -86,22 +93,23 @@ fn cut_so(graph: &Graph, sizes: &Bindings, devices: usize, how: How) -> Cut {
 /// A session on the devices of a cut along axes that divide no sum.
 fn exactly(
     (train, evaluate): &(Graph, Graph),
-    devices: Vec<SessionOptions>,
+    devices: Vec<LocalDevice>,
     sizes: &Bindings,
     how: How,
-) -> Result<Session, SessionError> {
+) -> Result<Session, LocalError> {
     let batch = sizes.get("batch").unwrap() / devices[0].partials as usize;
     let cut = cut_so(train, &sizes.clone().with("batch", batch), devices.len(), how);
-    Session::together(divided(train, Some(evaluate), devices, sizes, cut)?, 11)
+    let planners = divided(train, Some(evaluate), &device_set(&devices), sizes, cut)?;
+    together("cut", planners, &devices, 11)
 }
 
 fn alone((train, evaluate): &(Graph, Graph), partials: usize) -> Session {
-    Session::new(train.clone(), Some(evaluate.clone()), options(partials), 11).unwrap()
+    session(train.clone(), Some(evaluate.clone()), &options(partials), 11).unwrap()
 }
 
-fn step(session: &mut Session, batch: &Batch, step: u64) -> Outcome {
-    let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
-    let outcome = session.step(batch, Key { seed: 1, step }, &number).unwrap();
+fn step(session: &mut Session, batch: &Batch, step: u64) -> StepOutcome {
+    let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
+    let outcome = session.step(batch, StepKey { seed: 1, step }, &number).unwrap();
     assert_eq!(session.take_alarms(), [], "bytes are as planned on every device");
     outcome
 }
@@ -111,14 +119,14 @@ fn weights(session: &mut Session) -> String {
 }
 
 /// Steps of both are close, and the same if no sum is divided.
-fn assert_close(found: &Outcome, expected: &Outcome, exact: bool, what: &str) {
+fn assert_close(found: &StepOutcome, expected: &StepOutcome, exact: bool, what: &str) {
     if exact {
         assert_eq!(found, expected, "{what}");
     }
-    for (scalar, x) in &expected.scalars {
+    for (scalar, Scalar { role, value: x, .. }) in expected.scalars.iter() {
         let off = (x - found.scalars[scalar]).abs();
         // Norms of gradients through statistics of few examples lose more digits than losses.
-        let close = if scalar.ends_with("loss") { 1e-5 } else { 1e-3 };
+        let close = if role == OutputRole::Loss { 1e-5 } else { 1e-3 };
         assert!(off <= close * (1.0 + x.abs()), "{what}: {scalar} is {x}, off by {off}");
     }
 }
@@ -134,17 +142,18 @@ fn parts_of_nodes_on_several_devices_are_the_whole() {
             // Where sums are divided, gradients near zero must not be divided by themselves.
             let (train, _) = graphs(name, if exact { "adamw" } else { "sgd" }, Some(Clip::Norm(0.5)));
             let data = data(&train, &sizes);
-            let mut alone = Session::new(train.clone(), None, options(partials), 11).unwrap();
+            let mut alone = session(train.clone(), None, &options(partials), 11).unwrap();
             let cut = cut_so(&train, &slice, devices, how);
-            let planners = divided(&train, None, vec![options(partials); devices], &sizes, cut);
-            let mut several = Session::together(planners.unwrap(), 11).unwrap();
+            let devices = vec![options(partials); devices];
+            let planners = divided(&train, None, &device_set(&devices), &sizes, cut).unwrap();
+            let mut several = together("cut", planners, &devices, 11).unwrap();
             assert_eq!(weights(&mut several), weights(&mut alone), "{name}");
             for n in 0..STEPS {
                 let (expected, found) = (step(&mut alone, &data, n), step(&mut several, &data, n));
-                assert_close(&found, &expected, exact, &format!("{name} on {devices} {how:?}"));
+                assert_close(&found, &expected, exact, &format!("{name} on {} {how:?}", devices.len()));
             }
             if exact {
-                assert_eq!(weights(&mut several), weights(&mut alone), "{name} on {devices}");
+                assert_eq!(weights(&mut several), weights(&mut alone), "{name} on {}", devices.len());
             }
             exchanged += several.ledger().from_peers;
         }
@@ -165,7 +174,7 @@ fn inputs_of_several_sizes_train_and_evaluate_to_the_same_bits() {
             let data = data(&graphs.0, &sized(batch, length));
             let (found, expected) = (step(&mut several, &data, n as u64), step(&mut one, &data, n as u64));
             assert_eq!(found, expected, "{name}, batch {batch}");
-            let key = Key { seed: 1, step: n as u64 };
+            let key = StepKey { seed: 1, step: n as u64 };
             let found = several.evaluate_fully(&data, key).unwrap();
             assert_eq!(found, one.evaluate_fully(&data, key).unwrap(), "{name}, batch {batch}");
         }
@@ -248,8 +257,8 @@ fn devices_may_have_budgets_of_their_own() {
         let data = data(&graphs.0, &sizes);
         let mut one = alone(&graphs, 1);
         let mut free = exactly(&graphs, vec![options(1); 2], &sizes, how).unwrap();
-        let needed = free.planner().unlimited(Which::Train, &sizes).unwrap().spaces[0].bytes;
-        let within = |percent: u64| SessionOptions {
+        let needed = free.plan(Purpose::Train, &sizes).unwrap().spaces[0].bytes;
+        let within = |percent: u64| LocalDevice {
             memory: Some(needed * percent / 100),
             host_memory: if disk { Some(0) } else { None },
             disk: disk.then_some(1 << 30),
@@ -260,7 +269,7 @@ fn devices_may_have_budgets_of_their_own() {
         for n in 0..STEPS {
             assert_eq!(step(&mut several, &data, n), step(&mut one, &data, n), "{name}");
         }
-        let key = Key { seed: 1, step: STEPS };
+        let key = StepKey { seed: 1, step: STEPS };
         assert_eq!(
             several.evaluate_fully(&data, key).unwrap(),
             one.evaluate_fully(&data, key).unwrap(),
@@ -268,7 +277,7 @@ fn devices_may_have_budgets_of_their_own() {
         );
         let expected = weights(&mut one);
         assert_eq!(weights(&mut several), expected, "{name}");
-        let peaks: Vec<u64> = several.devices().map(|device| device.peak()).collect();
+        let peaks: Vec<u64> = several.ranks().iter().map(|device| device.peak_of(Tier::Device)).collect();
         assert!(peaks[1] <= needed * 60 / 100, "{name}: {peaks:?} of {needed}");
 
         // There and back, a piece at a time.
@@ -300,7 +309,7 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
     let mut several = exactly(&images, vec![options(1); 2], &sized(4, 7), How::First).unwrap();
     step(&mut several, &good, 0);
     let before = weights(&mut several);
-    let outcome = several.step(&bad, Key { seed: 1, step: 1 }, &|_| None).unwrap();
+    let outcome = several.step(&bad, StepKey { seed: 1, step: 1 }, &|_, _| None).unwrap();
     assert_eq!(outcome.not_finite.as_deref(), Some("loss"));
     assert_eq!(weights(&mut several), before);
     assert_eq!(step(&mut several, &good, 2).not_finite, None);
@@ -313,15 +322,17 @@ fn a_step_that_fails_changes_nothing_and_names_the_device() {
         }
     }
     // Only the second device sees the last example.
-    let cut = named(&tokens.0, &sized(4, 7), &Devices::new(2), "data").unwrap();
-    let planners = divided(&tokens.0, None, vec![options(1); 2], &sized(4, 7), cut).unwrap();
-    let mut several = Session::together(planners, 11).unwrap();
-    let said = several.step(&bad, Key { seed: 0, step: 6 }, &|_| None).unwrap_err().to_string();
+    let cut = named_cut(&tokens.0, &sized(4, 7), &CutMachine::new(2), "data").unwrap();
+    let devices = vec![options(1); 2];
+    let planners = divided(&tokens.0, None, &device_set(&devices), &sized(4, 7), cut).unwrap();
+    let mut several = together("data", planners, &devices, 11).unwrap();
+    let said = several.step(&bad, StepKey { seed: 0, step: 6 }, &|_, _| None).unwrap_err().to_string();
     assert!(said.starts_with("step 7, device 1: ") && said.contains("is not below"), "{said}");
-    assert!(several.step(&bad, Key { seed: 0, step: 7 }, &|_| None).is_err(), "it stays stopped");
+    assert!(several.step(&bad, StepKey { seed: 0, step: 7 }, &|_, _| None).is_err(), "it stays stopped");
 
     let cut = cut_so(&tokens.0, &sized(4, 7), 3, How::First);
-    let refused = divided(&tokens.0, None, vec![options(1); 2], &sized(4, 7), cut).err().unwrap();
+    let refused =
+        divided(&tokens.0, None, &device_set(&vec![options(1); 2]), &sized(4, 7), cut).err().unwrap();
     assert_eq!(refused.to_string(), "the cut is for 3 devices, and there are 2");
 }
 
@@ -332,15 +343,20 @@ fn cuts_by_name_train_every_make_of_model() {
         // Statistics of fewer examples make more of the last digits than there is in them.
         let sizes = sized(12, 7);
         let data = data(&graphs.0, &sizes);
-        let key = Key { seed: 1, step: STEPS };
+        let key = StepKey { seed: 1, step: STEPS };
         let mut one = alone(&graphs, 1);
-        let mut expected: Vec<Outcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
+        let mut expected: Vec<StepOutcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
         // Sums over few examples and all of space are divided: norms lose more digits than elsewhere.
-        expected.iter_mut().for_each(|outcome| outcome.scalars.retain(|name, _| !name.ends_with("norm")));
+        for outcome in &mut expected {
+            let mut scalars = Scalars::default();
+            let kept = outcome.scalars.iter().filter(|(_, scalar)| scalar.role != OutputRole::GradNorm);
+            kept.for_each(|(name, scalar)| scalars.insert(name, scalar));
+            outcome.scalars = scalars;
+        }
         let evaluated = one.evaluate(&data, key).unwrap();
-        for (n, (strategy, _)) in NAMES.into_iter().enumerate() {
+        for (n, (strategy, _)) in CUT_NAMES.into_iter().enumerate() {
             let devices = if strategy.contains('+') { 4 } else { 2 + (i + n) % 2 };
-            let found = named(&graphs.0, &sizes, &Devices::new(devices), strategy);
+            let found = named_cut(&graphs.0, &sizes, &CutMachine::new(devices), strategy);
             let images = data.fields.iter().any(|(_, tensor)| tensor.shape().len() > 3);
             if strategy.ends_with("spatial") && !images {
                 assert!(found.is_err(), "{name} has no space");
@@ -348,16 +364,17 @@ fn cuts_by_name_train_every_make_of_model() {
             }
             let cut = found.unwrap_or_else(|e| panic!("{name}: {e}"));
             let what = format!("{name} by {strategy} on {devices}");
-            let lies = |spread: Spread| cut.values.iter().flatten().any(|s| *s == spread);
+            let lies = |sharding: Sharding| cut.values.iter().flatten().any(|s| *s == sharding);
             // Space is divided, with halos and all, where there is some.
-            assert!(!strategy.ends_with("spatial") || lies(Spread::Along(2)), "{what}");
-            let planners = divided(&graphs.0, Some(&graphs.1), vec![options(1); devices], &sizes, cut);
-            let mut several = Session::together(planners.unwrap(), 11).unwrap();
+            assert!(!strategy.ends_with("spatial") || lies(Sharding::Split(2)), "{what}");
+            let devices = vec![options(1); devices];
+            let planners = divided(&graphs.0, Some(&graphs.1), &device_set(&devices), &sizes, cut).unwrap();
+            let mut several = together(strategy, planners, &devices, 11).unwrap();
             for (n, expected) in expected.iter().enumerate() {
                 assert_close(&step(&mut several, &data, n as u64), expected, false, &what);
             }
             let found = several.evaluate(&data, key).unwrap();
-            for (scalar, x) in &evaluated {
+            for (scalar, Scalar { value: x, .. }) in evaluated.iter() {
                 assert!((x - found[scalar]).abs() <= 1e-4 * (1.0 + x.abs()), "{what}: {scalar}");
             }
         }
@@ -376,27 +393,30 @@ fn space_is_divided_with_halos() {
         let train = training_graph(&*model, &[Optimizer::new("sgd", &[]).unwrap()], None).unwrap();
         let sizes = sized(2, 7);
         let data = data(&train, &sizes);
-        let mut one = Session::new(train.clone(), None, options(1), 11).unwrap();
-        let expected: Vec<Outcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
+        let mut one = session(train.clone(), None, &options(1), 11).unwrap();
+        let expected: Vec<StepOutcome> = (0..STEPS).map(|n| step(&mut one, &data, n)).collect();
         for speeds in [vec![1.0; 2], vec![1.0; 3], vec![1.0; 4], vec![2.0, 1.0]] {
-            let unit =
-                |flops: &f64| Unit { rates: Rates { flops: *flops, ..Rates::default() }, ..Unit::default() };
-            let devices = Devices { units: speeds.iter().map(unit).collect(), ..Devices::new(0) };
+            let unit = |flops: &f64| CutDevice {
+                rates: Rates { flops: *flops, ..Rates::default() },
+                ..CutDevice::default()
+            };
+            let devices = CutMachine { devices: speeds.iter().map(unit).collect(), ..CutMachine::new(0) };
             let what = format!("{name} of {size} on {speeds:?}");
-            let cut = named(&train, &sizes, &devices, "spatial").unwrap();
-            let bound = Bound::new(&train, &sizes).unwrap();
-            let grid = Grid::new(&cut.levels);
+            let cut = named_cut(&train, &sizes, &devices, "spatial").unwrap();
+            let bound = SizedGraph::new(&train, &sizes).unwrap();
+            let grid = DeviceMesh::new(&cut.levels);
             let read = train.nodes.iter().enumerate().filter(|(_, node)| !node.ins.is_empty());
             let halos = read.filter(|(id, node)| {
-                let parts = parts_of(bound.kind(*id), &cut.choices(&train, *id), &grid).unwrap();
+                let parts = node_parts(bound.kind(*id), &cut.choices(&train, *id), &grid).unwrap();
                 let lies = &cut.values[node.ins[0].index()];
-                let own = |d: usize| held(&bound.shapes[node.ins[0].index()], lies, &grid, d);
+                let own = |d: usize| held_box(&bound.shapes[node.ins[0].index()], lies, &grid, d);
                 let wide = |d: usize| parts.ins[0].boxes[d].get(2).map_or(0, |r| r.len());
-                lies[0] == Spread::Along(2) && wide(0) > own(0)[2].len()
+                lies[0] == Sharding::Split(2) && wide(0) > own(0)[2].len()
             });
             assert!(halos.count() >= 4, "{what}: rows and planes of neighbours are read");
-            let planners = divided(&train, None, vec![options(1); speeds.len()], &sizes, cut);
-            let mut several = Session::together(planners.unwrap(), 11).unwrap();
+            let devices = vec![options(1); speeds.len()];
+            let planners = divided(&train, None, &device_set(&devices), &sizes, cut).unwrap();
+            let mut several = together("spatial", planners, &devices, 11).unwrap();
             for (n, expected) in expected.iter().enumerate() {
                 assert_close(&step(&mut several, &data, n as u64), expected, false, &what);
             }

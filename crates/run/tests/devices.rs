@@ -5,26 +5,30 @@
 mod makes;
 mod small_models;
 
+use gulliver::local::{LocalDevice, LocalError, device_set, session, together};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Phase};
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_plan::devices::pipeline::Style;
+use gulliver_plan::devices::predict::{PredictedStep, predict};
+use gulliver_plan::devices::replicate::ShardedValues;
+use gulliver_plan::devices::strategy::{Pipelined, pipelined, replicated, sharded};
 use gulliver_plan::document::collectives::held_here;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Act, Plan, Stream};
+use gulliver_plan::document::plan::{Act, Plan, Stream, Tier};
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_plan::time::simulate::over_links;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostData;
-use gulliver_run::link::Throttle;
-use gulliver_run::session::{
-    Foreseen, Key, Pipelined, Session, SessionError, SessionOptions, Which, foresee, pipelined, planners,
-    sharded,
-};
+use gulliver_run::peers::link::Throttle;
+use gulliver_run::session::{Session, StepKey};
 use gulliver_run::team::cores;
+use gulliver_run::team::side_by_side;
 use makes::MAKES;
 use small_models::{data, small};
 use std::sync::Arc;
@@ -37,22 +41,22 @@ fn graph(name: &str, optimizer: &str, clip: Option<Clip>) -> Graph {
     training_graph(&*model, &[Optimizer::new(optimizer, &[]).unwrap()], clip).unwrap()
 }
 
-fn options(partials: usize) -> SessionOptions {
-    SessionOptions { threads: 1, partials: partials as u32, ..SessionOptions::default() }
+fn options(partials: usize) -> LocalDevice {
+    LocalDevice { threads: 1, partials: partials as u32, ..LocalDevice::default() }
 }
 
-fn on_devices(graph: &Graph, devices: Vec<SessionOptions>) -> Result<Session, SessionError> {
-    Session::together(planners(graph, None, devices)?, 11)
+fn on_devices(graph: &Graph, devices: Vec<LocalDevice>) -> Result<Session, LocalError> {
+    together("data", replicated(graph, None, &device_set(&devices))?, &devices, 11)
 }
 
 /// Weights and states after some steps, and every scalar on the way.
 fn train(session: &mut Session, batch: &Batch) -> (String, Vec<(String, u64)>) {
     let mut scalars = Vec::new();
     for step in 0..STEPS {
-        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
-        let outcome = session.step(batch, Key { seed: 1, step }, &number).unwrap();
+        let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
+        let outcome = session.step(batch, StepKey { seed: 1, step }, &number).unwrap();
         assert_eq!(outcome.not_finite, None);
-        scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
+        scalars.extend(outcome.scalars.iter().map(|(name, x)| (name.to_string(), x.value.to_bits())));
     }
     assert_eq!(session.take_alarms(), [], "bytes are as planned on every device");
     (fingerprint(&session.tensors().unwrap()), scalars)
@@ -67,7 +71,7 @@ fn every_make_of_model_trains_to_the_same_bits_on_any_number_of_devices() {
         for devices in 1..=8 {
             let sizes = Bindings::new().with("batch", 2 * devices).with("length", 7);
             let data = data(&graph, &sizes);
-            let mut alone = Session::new(graph.clone(), None, options(devices), 11).unwrap();
+            let mut alone = session(graph.clone(), None, &options(devices), 11).unwrap();
             let expected = train(&mut alone, &data);
             let mut several = on_devices(&graph, vec![options(devices); devices]).unwrap();
             assert_eq!(train(&mut several, &data), expected, "{name} on {devices} devices");
@@ -84,10 +88,10 @@ fn devices_may_take_several_partials_each() {
         for (devices, partials) in [(2, 4), (3, 9)] {
             let sizes = Bindings::new().with("batch", 2 * partials).with("length", 7);
             let data = data(&graph, &sizes);
-            let mut alone = Session::new(graph.clone(), None, options(partials), 11).unwrap();
+            let mut alone = session(graph.clone(), None, &options(partials), 11).unwrap();
             let expected = train(&mut alone, &data);
             for grouped in [false, true] {
-                let each = SessionOptions { grouped, ..options(partials) };
+                let each = LocalDevice { grouped, ..options(partials) };
                 let mut several = on_devices(&graph, vec![each; devices]).unwrap();
                 let found = train(&mut several, &data);
                 assert_eq!(found, expected, "{name}: {partials} on {devices} devices, grouped: {grouped}");
@@ -121,12 +125,12 @@ fn devices_may_have_budgets_of_their_own() {
         let graph = graph(name, "adamw", None);
         let sizes = Bindings::new().with("batch", 4).with("length", 7);
         let data = data(&graph, &sizes);
-        let mut alone = Session::new(graph.clone(), None, options(2), 11).unwrap();
+        let mut alone = session(graph.clone(), None, &options(2), 11).unwrap();
         let expected = train(&mut alone, &data);
         let half = Bindings::new().with("batch", 2).with("length", 7);
-        let mut free = planners(&graph, None, vec![options(2); 2]).unwrap();
-        let whole = free[0].unlimited(Which::Train, &half).unwrap().spaces[0].bytes;
-        let within = |percent: u64, threads| SessionOptions {
+        let mut free = replicated(&graph, None, &device_set(&vec![options(2); 2])).unwrap();
+        let whole = free[0].unlimited(Purpose::Train, &half).unwrap().spaces[0].bytes;
+        let within = |percent: u64, threads| LocalDevice {
             memory: Some(whole * percent / 100),
             largest: Some(sizes.clone()),
             threads,
@@ -134,7 +138,7 @@ fn devices_may_have_budgets_of_their_own() {
         };
         let mut several = on_devices(&graph, vec![within(100, 1), within(70, 2)]).unwrap();
         assert_eq!(train(&mut several, &data), expected, "{name}");
-        let peaks: Vec<u64> = several.devices().map(|device| device.peak()).collect();
+        let peaks: Vec<u64> = several.ranks().iter().map(|device| device.peak_of(Tier::Device)).collect();
         assert!(peaks[1] <= whole * 70 / 100 && peaks[1] < peaks[0], "{name}: {peaks:?} of {whole}");
     }
 }
@@ -142,19 +146,19 @@ fn devices_may_have_budgets_of_their_own() {
 #[test]
 fn partials_are_those_of_one_device() {
     let graph = graph("mlp", "sgd", None);
-    let refused = |devices: Vec<SessionOptions>| on_devices(&graph, devices).err().unwrap().to_string();
+    let refused = |devices: Vec<LocalDevice>| on_devices(&graph, devices).err().unwrap().to_string();
     assert_eq!(
         refused(vec![options(3); 2]),
         "train.partials = 3, and there are 2 devices: data parallel needs as many for each, 1 or more"
     );
     let largest = Some(Bindings::new().with("batch", 7));
     assert_eq!(
-        refused(vec![SessionOptions { largest, ..options(2) }; 2]),
+        refused(vec![LocalDevice { largest, ..options(2) }; 2]),
         "a batch of 7 cannot be divided into 2 equal partials"
     );
     let mut session = on_devices(&graph, vec![options(2); 2]).unwrap();
     let odd = data(&graph, &Bindings::new().with("batch", 7));
-    let said = session.step(&odd, Key { seed: 0, step: 0 }, &|_| None).unwrap_err().to_string();
+    let said = session.step(&odd, StepKey { seed: 0, step: 0 }, &|_, _| None).unwrap_err().to_string();
     assert_eq!(said, "a batch of 7 cannot be divided into 2 equal partials");
 }
 
@@ -174,13 +178,13 @@ fn a_loss_that_is_not_finite_on_one_device_changes_nothing_on_any() {
             *numbers.last_mut().unwrap() = f32::NAN;
         }
     });
-    let mut alone = Session::new(graph.clone(), None, options(2), 11).unwrap();
+    let mut alone = session(graph.clone(), None, &options(2), 11).unwrap();
     let mut several = on_devices(&graph, vec![options(2); 2]).unwrap();
     let mut ends = Vec::new();
     for session in [&mut alone, &mut several] {
         train(session, &good);
         let before = fingerprint(&session.tensors().unwrap());
-        let outcome = session.step(&bad, Key { seed: 1, step: STEPS }, &|_| None).unwrap();
+        let outcome = session.step(&bad, StepKey { seed: 1, step: STEPS }, &|_, _| None).unwrap();
         assert_eq!(fingerprint(&session.tensors().unwrap()), before);
         ends.push((outcome.not_finite, train(session, &good)));
     }
@@ -199,12 +203,12 @@ fn a_device_that_fails_stops_all_with_one_error() {
     });
     for devices in [2, 4] {
         let mut session = on_devices(&graph, vec![options(devices); devices]).unwrap();
-        let said = session.step(&bad, Key { seed: 0, step: 6 }, &|_| None).unwrap_err().to_string();
+        let said = session.step(&bad, StepKey { seed: 0, step: 6 }, &|_, _| None).unwrap_err().to_string();
         let last = devices - 1;
         assert!(said.starts_with(&format!("step 7, device {last}: ")), "{said}");
         assert!(said.contains("is not below"), "{said}");
         // It stays stopped, and nobody hangs.
-        assert!(session.step(&bad, Key { seed: 0, step: 7 }, &|_| None).is_err());
+        assert!(session.step(&bad, StepKey { seed: 0, step: 7 }, &|_, _| None).is_err());
     }
 }
 
@@ -215,29 +219,30 @@ fn links_are_passed_as_planned() {
     let graph = graph("mlp", "sgd", None);
     let sizes = Bindings::new().with("batch", 8);
     let data = data(&graph, &sizes);
-    let mut alone = Session::new(graph.clone(), None, options(2), 11).unwrap();
+    let mut alone = session(graph.clone(), None, &options(2), 11).unwrap();
     let expected = train(&mut alone, &data);
     let wiring = Wiring { host: Some(2e9), peer: Some(1e9), latency: 1e-5, ..Wiring::default() };
-    let whole = planners(&graph, None, vec![options(2); 2]).unwrap()[0]
-        .unlimited(Which::Train, &Bindings::new().with("batch", 4))
+    let whole = replicated(&graph, None, &device_set(&vec![options(2); 2])).unwrap()[0]
+        .unlimited(Purpose::Train, &Bindings::new().with("batch", 4))
         .unwrap();
     for percent in [100, 80] {
         let topology = Topology::wired(vec![Device::default(); 2], &wiring).unwrap();
         let throttle = Arc::new(Throttle::new(topology.clone()));
-        let device = SessionOptions {
+        let device = LocalDevice {
             throttle: Some(Arc::clone(&throttle)),
             memory: Some(whole.spaces[0].bytes * percent / 100),
             largest: Some(sizes.clone()),
             ..options(2)
         };
-        let mut devices = planners(&graph, None, vec![device.clone(); 2]).unwrap();
+        let mut devices = replicated(&graph, None, &device_set(&vec![device.clone(); 2])).unwrap();
         let mut several = on_devices(&graph, vec![device; 2]).unwrap();
         several.record();
         assert_eq!(train(&mut several, &data), expected, "{percent} %");
         let spans = several.recorded();
         let half = Bindings::new().with("batch", 4);
-        let plans: Vec<Plan> = devices.iter_mut().map(|d| d.plan(Which::Train, &half).unwrap()).collect();
-        let pairs: Vec<(&Graph, &Plan)> = devices.iter().map(|d| d.graph(Which::Train)).zip(&plans).collect();
+        let plans: Vec<Plan> = devices.iter_mut().map(|d| d.plan(Purpose::Train, &half).unwrap()).collect();
+        let pairs: Vec<(&Graph, &Plan)> =
+            devices.iter().map(|d| d.graph(Purpose::Train)).zip(&plans).collect();
         let planned: Vec<u64> = over_links(&pairs, &topology).iter().map(|bytes| STEPS * bytes).collect();
         assert_eq!(throttle.bytes(), planned, "{percent} %");
         assert!(planned.iter().any(|bytes| *bytes > 0));
@@ -263,14 +268,14 @@ fn a_message_alone_on_shared_links_takes_as_long_as_its_bytes() {
     let rate = 1e5;
     let wiring = Wiring { host: Some(rate), shared: true, ..Wiring::default() };
     let topology = Topology::wired(vec![Device::default(); 2], &wiring).unwrap();
-    let device = SessionOptions {
+    let device = LocalDevice {
         throttle: Some(Arc::new(Throttle::new(topology.clone()))),
         largest: Some(sizes.clone()),
         ..options(1)
     };
     let how = Pipelined { packs: 2, style: Style::Grouped };
-    let mut line = pipelined(&graph, None, vec![device; 2], &sizes, how).unwrap();
-    let Foreseen { together, .. } = foresee(&mut line, &sizes).unwrap();
+    let mut line = pipelined(&graph, None, &device_set(&vec![device; 2]), &sizes, how).unwrap();
+    let PredictedStep { together, .. } = predict(&side_by_side, &mut line, &sizes).unwrap();
     let met = together.spans.iter().filter(|span| span.device == 0 && span.stream == Stream::Exchange);
     let met: f64 = met.map(|span| span.end - span.start).sum();
     let bytes = together.links.iter().map(|link| link.bytes).max().unwrap();
@@ -280,11 +285,11 @@ fn a_message_alone_on_shared_links_takes_as_long_as_its_bytes() {
 /// A pipeline on so many devices.
 fn in_line(
     graph: &Graph,
-    devices: Vec<SessionOptions>,
+    devices: Vec<LocalDevice>,
     sizes: &Bindings,
     how: Pipelined,
-) -> Result<Session, SessionError> {
-    Session::together(pipelined(graph, None, devices, sizes, how)?, 11)
+) -> Result<Session, LocalError> {
+    together("pipeline", pipelined(graph, None, &device_set(&devices), sizes, how)?, &devices, 11)
 }
 
 #[test]
@@ -307,7 +312,7 @@ fn every_make_of_model_trains_to_the_same_bits_in_a_pipeline() {
         ] {
             let how = Pipelined { packs, style };
             let several = in_line(&graph, vec![options(partials); devices], &sizes, how);
-            let mut alone = Session::new(graph.clone(), None, options(partials), 11).unwrap();
+            let mut alone = session(graph.clone(), None, &options(partials), 11).unwrap();
             let expected = train(&mut alone, &data);
             let found = train(&mut several.unwrap(), &data);
             assert_eq!(found, expected, "{name} on {devices} devices in {packs} packs, {partials} partials");
@@ -322,10 +327,11 @@ fn gradients_leave_a_stage_before_its_updates() {
     let sizes = Bindings::new().with("batch", 8);
     for partials in [1, 2, 4] {
         let how = Pipelined { packs: 2, style: Style::OneByOne };
-        let mut line = pipelined(&graph, None, vec![options(partials); 2], &sizes, how).unwrap();
-        let Foreseen { plans, .. } = foresee(&mut line, &sizes).unwrap();
+        let mut line =
+            pipelined(&graph, None, &device_set(&vec![options(partials); 2]), &sizes, how).unwrap();
+        let PredictedStep { plans, .. } = predict(&side_by_side, &mut line, &sizes).unwrap();
         for (device, (planner, plan)) in line.iter().zip(&plans).enumerate() {
-            let graph = planner.graph(Which::Train);
+            let graph = planner.graph(Purpose::Train);
             let phases: Vec<(bool, Phase)> = (plan.steps.iter())
                 .filter_map(|step| match &step.act {
                     Act::Exchange { node, .. } => Some((true, graph.nodes[node.index()].phase)),
@@ -351,15 +357,15 @@ fn devices_that_use_all_cores_hold_their_collectives_themselves() {
     let links = Arc::new(Throttle::new(links));
     for (throttle, line, expected) in [(None, false, true), (Some(links), false, false), (None, true, false)]
     {
-        let options = SessionOptions { threads: cores(), throttle, ..options(2) };
+        let options = LocalDevice { threads: cores(), throttle, ..options(2) };
         let devices = vec![options; 2];
         let how = Pipelined { packs: 2, style: Style::OneByOne };
         let mut planners = match line {
-            true => pipelined(&graph, None, devices, &sizes, how).unwrap(),
-            false => planners(&graph, None, devices).unwrap(),
+            true => pipelined(&graph, None, &device_set(&devices), &sizes, how).unwrap(),
+            false => replicated(&graph, None, &device_set(&devices)).unwrap(),
         };
         let own = if line { sizes.clone() } else { Bindings::new().with("batch", 4) };
-        let Foreseen { plans, .. } = foresee(&mut planners, &own).unwrap();
+        let PredictedStep { plans, .. } = predict(&side_by_side, &mut planners, &own).unwrap();
         let here = plans.iter().all(|plan| {
             let steps = held_here(plan).into_iter().zip(&plan.steps);
             steps.filter(|(_, step)| matches!(step.act, Act::Exchange { .. })).all(|(here, _)| here)
@@ -378,10 +384,12 @@ fn shards_of_weights_give_the_same_bits() {
         for (devices, partials, keep) in [(2, 2, false), (3, 3, true), (3, 6, false), (8, 8, false)] {
             let sizes = Bindings::new().with("batch", 2 * partials).with("length", 7);
             let data = data(&graph, &sizes);
-            let several = sharded(&graph, None, vec![options(partials); devices], keep);
-            let mut alone = Session::new(graph.clone(), None, options(partials), 11).unwrap();
+            let each = vec![options(partials); devices];
+            let several =
+                sharded(&graph, None, &device_set(&each), ShardedValues::WeightsAndStates { keep }).unwrap();
+            let mut alone = session(graph.clone(), None, &options(partials), 11).unwrap();
             let expected = train(&mut alone, &data);
-            let mut several = Session::together(several.unwrap(), 11).unwrap();
+            let mut several = together("zero", several, &each, 11).unwrap();
             assert_eq!(
                 train(&mut several, &data),
                 expected,

@@ -1,13 +1,14 @@
 //! A run that is stopped in the middle of an evaluation goes on as if it had not been: the evaluation that was due is
 //! made first, and schedules and the best evaluation see every one exactly once.
 
+use gulliver::local::{LocalDevice, session};
 use gulliver_graph::lr::LrSchedule;
 use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{evaluation_graph, training_graph};
 use gulliver_run::checkpoint;
 use gulliver_run::data::{self, Batch, DataError, DataInfo, DataOptions, Dataset};
-use gulliver_run::session::{Session, SessionOptions};
+use gulliver_run::session::Session;
 use gulliver_run::train::{Notice, Resumed, Sources, TrainError, TrainOptions, restore, train};
 use std::path::Path;
 use std::sync::Arc;
@@ -63,12 +64,12 @@ fn options(checkpoints: Option<&Path>) -> TrainOptions {
     }
 }
 
-fn session() -> Session {
+fn started() -> Session {
     let model = model("mlp-tiny", &[]).unwrap();
     let sgd = Optimizer::new("sgd", &[]).unwrap();
     let (graph, evaluation) = (training_graph(&*model, &[sgd], None), evaluation_graph(&*model));
-    let one = SessionOptions { threads: 1, ..SessionOptions::default() };
-    Session::new(graph.unwrap(), Some(evaluation.unwrap()), one, 3).unwrap()
+    let one = LocalDevice { threads: 1, ..LocalDevice::default() };
+    session(graph.unwrap(), Some(evaluation.unwrap()), &one, 3).unwrap()
 }
 
 fn schedule() -> LrSchedule {
@@ -119,7 +120,7 @@ fn run(
 fn an_evaluation_that_was_cut_short_is_made_first_when_the_run_goes_on() {
     let never = Arc::new(AtomicBool::new(false));
     let whole = sources(-1, &never, false);
-    let whole = run(&mut session(), &mut schedule(), &whole, &options(None), &Resumed::default(), &never);
+    let whole = run(&mut started(), &mut schedule(), &whole, &options(None), &Resumed::default(), &never);
     let (fingerprint, all, _) = whole.unwrap();
     assert!(all.iter().filter(|line| line.starts_with("eval")).count() == 4, "{all:?}");
     // Four evaluations of four batches: at the start, in the middle and at the end of each.
@@ -130,10 +131,10 @@ fn an_evaluation_that_was_cut_short_is_made_first_when_the_run_goes_on() {
         let options = options(Some(&dir));
         let first = sources(left, &stop, false);
         let first =
-            run(&mut session(), &mut schedule(), &first, &options, &Resumed::default(), &stop).unwrap();
+            run(&mut started(), &mut schedule(), &first, &options, &Resumed::default(), &stop).unwrap();
         // A stop during the last batch of the last evaluation comes too late.
         assert_eq!(first.2, left < 16, "{left}");
-        let (mut session, mut schedule) = (session(), schedule());
+        let (mut session, mut schedule) = (started(), schedule());
         let (_, mut stored) = checkpoint::latest(&dir).unwrap().found.unwrap();
         let from = restore(&mut session, &mut schedule, &mut stored, &options).unwrap();
         let rest =
@@ -150,7 +151,7 @@ fn validation_data_that_cannot_be_read_costs_no_step() {
     std::fs::create_dir_all(&dir).unwrap();
     let never = Arc::new(AtomicBool::new(false));
     let (options, data) = (options(Some(&dir)), sources(6, &never, true));
-    let failed = run(&mut session(), &mut schedule(), &data, &options, &Resumed::default(), &never);
+    let failed = run(&mut started(), &mut schedule(), &data, &options, &Resumed::default(), &never);
     assert!(matches!(failed, Err(TrainError::Data(_))));
     let (step, stored) = checkpoint::latest(&dir).unwrap().found.unwrap();
     assert_eq!((step, stored.metadata.contains_key("evaluation_due")), (6, true));
@@ -168,7 +169,7 @@ fn long_evaluations_tell_how_far_they_are() {
             told.push((step, done, of));
         }
     };
-    let (mut session, mut schedule) = (session(), schedule());
+    let (mut session, mut schedule) = (started(), schedule());
     train(&mut session, &mut schedule, &data, &options, &Resumed::default(), &never, &mut notify).unwrap();
     // Two batches take longer than the time between notices, and no more than three are evaluated.
     assert!(

@@ -3,30 +3,33 @@
 
 mod small_models;
 
+use gulliver::local::{LocalDevice, session};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::{Clip, plain_training_graph, training_graph};
+use gulliver_plan::document::job::Purpose;
 use gulliver_run::checkpoint::fingerprint;
-use gulliver_run::session::{Key, Session, SessionOptions, Which};
+use gulliver_run::session::{Session, StepKey};
 use small_models::{data, small};
 
-fn session(graph: &Graph, threads: usize, partials: u32) -> Session {
-    let options = SessionOptions { threads, partials, ..SessionOptions::default() };
-    Session::new(graph.clone(), None, options, 11).unwrap()
+fn started(graph: &Graph, threads: usize, partials: u32) -> Session {
+    let options = LocalDevice { threads, partials, ..LocalDevice::default() };
+    session(graph.clone(), None, &options, 11).unwrap()
 }
 
 /// Weights and states after some steps, and every scalar on the way.
 fn train(graph: &Graph, threads: usize, partials: u32, sizes: &Bindings) -> (String, Vec<(String, u64)>) {
     let batch = data(graph, sizes);
-    let mut session = session(graph, threads, partials);
+    let mut session = started(graph, threads, partials);
     let mut scalars = Vec::new();
     for step in 0..2u64 {
-        let number = |name: &str| name.ends_with("step").then_some((step + 1) as f32);
-        let outcome = session.step(&batch, Key { seed: 1, step }, &number).unwrap();
+        let number = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((step + 1) as f32);
+        let outcome = session.step(&batch, StepKey { seed: 1, step }, &number).unwrap();
         assert_eq!(outcome.not_finite, None);
-        scalars.extend(outcome.scalars.into_iter().map(|(name, x)| (name, x.to_bits())));
+        scalars.extend(outcome.scalars.iter().map(|(name, x)| (name.to_string(), x.value.to_bits())));
     }
     assert!(session.slow_operators().is_empty(), "{:?}", session.slow_operators());
     (fingerprint(&session.tensors().unwrap()), scalars)
@@ -34,7 +37,7 @@ fn train(graph: &Graph, threads: usize, partials: u32, sizes: &Bindings) -> (Str
 
 /// Bytes of device memory that a step needs.
 fn arena(graph: &Graph, threads: usize, partials: u32, sizes: &Bindings) -> u64 {
-    session(graph, threads, partials).plan(Which::Train, sizes).unwrap().spaces[0].bytes
+    started(graph, threads, partials).plan(Purpose::Train, sizes).unwrap().spaces[0].bytes
 }
 
 #[test]

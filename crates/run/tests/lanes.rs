@@ -1,6 +1,7 @@
 //! Jobs trained as an array on lanes end as they end alone: with seeds, rates, hyper-parameters, clipping
 //! limits, schedules and data orders of their own, on any number of lanes, after others failed, and in two parts.
 
+use gulliver::local::{LocalDevice, session};
 use gulliver_graph::lr::LrSchedule;
 use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
@@ -9,7 +10,7 @@ use gulliver_graph::training::{Clip, evaluation_graph, training_graph};
 use gulliver_run::checkpoint;
 use gulliver_run::data::open::open;
 use gulliver_run::data::options::DataOptions;
-use gulliver_run::session::{Session, SessionOptions};
+use gulliver_run::session::Session;
 use gulliver_run::train::{
     Lane, Member, Notice, Resumed, Sources, TrainError, TrainOptions, train, train_array,
 };
@@ -21,15 +22,15 @@ use std::time::Duration;
 
 const STEPS: u64 = 60;
 
-fn session(threads: usize, seed: u64) -> Session {
+fn started(threads: usize, seed: u64) -> Session {
     clipped(threads, seed, Clip::Norm(1.0))
 }
 
 fn clipped(threads: usize, seed: u64, clip: Clip) -> Session {
     let model = Mlp { sizes: vec![64, 24, 10], head: Head::Classes };
     let graph = training_graph(&model, &[Optimizer::new("adamw", &[]).unwrap()], Some(clip)).unwrap();
-    let options = SessionOptions { threads, ..SessionOptions::default() };
-    Session::new(graph, Some(evaluation_graph(&model).unwrap()), options, seed).unwrap()
+    let options = LocalDevice { threads, ..LocalDevice::default() };
+    session(graph, Some(evaluation_graph(&model).unwrap()), &options, seed).unwrap()
 }
 
 fn sources(seed: u64) -> Arc<Sources> {
@@ -79,7 +80,7 @@ fn told(notice: &Notice) -> Option<String> {
 
 fn alone(m: usize) -> Story {
     let options = options(m, None);
-    let (mut session, mut schedule) = (session(1, options.seed), schedule(m));
+    let (mut session, mut schedule) = (started(1, options.seed), schedule(m));
     let mut notices = Vec::new();
     let done = train(
         &mut session,
@@ -99,7 +100,7 @@ fn members_end_as_they_end_alone() {
     let expected: Vec<Story> = (0..7).map(alone).collect();
     let data: Vec<Arc<Sources>> = (0..4).map(sources).collect();
     for (lanes, members) in [(1, 3), (2, 7), (3, 5), (2, 1)] {
-        let mut lanes: Vec<Lane> = (0..lanes).map(|l| Lane { session: session(1 + l % 2, 99) }).collect();
+        let mut lanes: Vec<Lane> = (0..lanes).map(|l| Lane { session: started(1 + l % 2, 99) }).collect();
         let make = |m: usize| Member::new(schedule(m), data[m % 4].clone(), options(m, None));
         let notices: Vec<Mutex<Vec<String>>> = (0..members).map(|_| Mutex::default()).collect();
         let tell = |m: usize, notice: Notice| notices[m].lock().unwrap().extend(told(&notice));
@@ -147,7 +148,7 @@ fn no_more_members_are_in_memory_than_there_is_room_for() {
     let expected: Vec<String> = (0..5).map(|m| alone(m).0).collect();
     let data: Vec<Arc<Sources>> = (0..4).map(sources).collect();
     for resident in [0, 3, 4] {
-        let mut lanes = [Lane { session: session(1, 0) }, Lane { session: session(1, 0) }];
+        let mut lanes = [Lane { session: started(1, 0) }, Lane { session: started(1, 0) }];
         let make = |m: usize| {
             let options = TrainOptions { log_every: 1, ..options(m, None) };
             Member::new(schedule(m), data[m % 4].clone(), options)
@@ -177,7 +178,7 @@ fn no_more_members_are_in_memory_than_there_is_room_for() {
 #[test]
 fn a_member_that_fails_leaves_the_others_alone() {
     let data = sources(0);
-    let mut lanes = [Lane { session: session(1, 0) }, Lane { session: session(1, 0) }];
+    let mut lanes = [Lane { session: started(1, 0) }, Lane { session: started(1, 0) }];
     let make = |m: usize| {
         let mut options = options(4 * m, None);
         options.base_lr = if m == 1 { 1e30 } else { options.base_lr };
@@ -196,7 +197,7 @@ fn a_part_of_the_way_and_the_rest_from_checkpoints_is_all_of_it() {
     let dir = std::env::temp_dir().join(format!("gulliver-lanes-{}", std::process::id()));
     (0..5).for_each(|m| std::fs::create_dir_all(dir.join(m.to_string())).unwrap());
     let data: Vec<Arc<Sources>> = (0..4).map(sources).collect();
-    let mut lanes = [Lane { session: session(1, 0) }, Lane { session: session(1, 0) }];
+    let mut lanes = [Lane { session: started(1, 0) }, Lane { session: started(1, 0) }];
     let never = AtomicBool::new(false);
     let make = |m: usize| Member::new(schedule(m), data[m % 4].clone(), options(m, Some(&dir)));
     let half = train_array(&mut lanes, (0..5).map(make).collect(), usize::MAX, 25, &never, &|_, _| {});

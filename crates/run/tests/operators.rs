@@ -3,8 +3,8 @@
 //! same bits as the whole; written over an operand the same bits as written apart.
 
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::Op;
-use gulliver_graph::op::sample::Sample;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::sample::Sample;
 use gulliver_graph::spec::Combine;
 use gulliver_graph::tensor::Tensor;
 use gulliver_run::host::{HostData, HostTensor};

@@ -1,5 +1,8 @@
 //! The order of a step decides how much memory it needs, never what it computes.
 
+mod direct;
+
+use direct::{Direct, cpu};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Node, Role};
@@ -14,7 +17,7 @@ use gulliver_plan::document::residence::{Persistent, Residence};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::step::order::{RULES, Rule};
-use gulliver_run::executor::Cpu;
+use gulliver_run::device::Device;
 use gulliver_run::host::initial::pieces;
 use gulliver_run::lower::{Kernels, lower_node};
 
@@ -38,13 +41,12 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
     let planner = StepPlanner::with_rule(graph, &sizes, &options, rule).unwrap();
     let plan = planner.plan(graph, &sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
-    let mut cpu = Cpu::new(THREADS, plan.spaces[0].bytes).unwrap();
-    let program = cpu.load(graph, &planner.outline.kinds, &plan, &Kernels::default()).unwrap();
+    let mut direct = Direct::new(cpu(THREADS), graph, &plan);
     for (_, role, info) in graph.inputs() {
         if let Role::Weight(init) | Role::State(init) = role {
             let Residence { tier, offset, bytes } = persistent.residences[&info.name];
             let write = |first: usize, piece: &[f32]| {
-                cpu.write_floats(tier, offset + 4 * first as u64, piece).unwrap();
+                direct.write_floats(tier, offset + 4 * first as u64, piece);
             };
             pieces(5, &info.name, init, bytes as usize / 4, write);
         }
@@ -55,11 +57,11 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
             let stream = RandomStream::new(9, u64::from(value.0), step as u64);
             let bytes: Vec<u8> = match role {
                 Role::Weight(_) | Role::State(_) => continue,
-                Role::Hyper(default) => default.to_le_bytes().to_vec(),
+                Role::Hyper(_, default) => default.to_le_bytes().to_vec(),
                 Role::Random => {
                     (0..i64::from(partials)).flat_map(|p| [3, step, p]).flat_map(i64::to_le_bytes).collect()
                 }
-                Role::Data => {
+                Role::Data(_) => {
                     let count: usize = info.ty.bind(&sizes).unwrap().iter().product();
                     let all = 0..count as u64;
                     match info.ty.dtype {
@@ -68,14 +70,14 @@ fn results(graph: &Graph, rule: Rule, partials: u32) -> (Vec<u8>, Vec<Vec<u8>>) 
                     }
                 }
             };
-            cpu.feed(graph, &program, value, &bytes).unwrap();
+            direct.feed(value, &bytes).unwrap();
         }
-        cpu.run(graph, &program, 0..program.len(), None).unwrap();
-        let names: Vec<String> = program.output_names().map(str::to_string).collect();
-        outputs.extend(names.iter().map(|n| cpu.output(&program, n).unwrap().unwrap().as_bytes().to_vec()));
+        direct.run_all().unwrap();
+        let names = direct.output_names();
+        outputs.extend(names.iter().map(|n| direct.output(n).unwrap().as_bytes().to_vec()));
     }
     let mut kept = vec![0; persistent.ends[0] as usize];
-    cpu.read(Tier::Device, 0, &mut kept).unwrap();
+    direct.device.read(Tier::Device, 0, &mut kept).unwrap();
     (kept, outputs)
 }
 

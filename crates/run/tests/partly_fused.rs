@@ -5,23 +5,29 @@ mod jobs;
 mod nets;
 mod small_models;
 
-use gulliver_graph::array::{Fused, fuse_partly};
+mod direct;
+
+use direct::{Direct, cpu};
+use gulliver::local::LocalDevice;
+use gulliver_graph::array::{Fused, MemberPlace, fuse_partly};
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::op::map::Function;
 use gulliver_graph::graph::{Graph, Role, Value};
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, model};
-use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::{Clip, training_graph};
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::verify::verify;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
-use gulliver_run::executor::Cpu;
+use gulliver_run::device::Device;
 use gulliver_run::host::HostTensor;
 use gulliver_run::host::initial::pieces;
-use gulliver_run::planner::Planner;
-use gulliver_run::program::Program;
-use gulliver_run::session::{Outcome, SessionOptions, Which};
+use gulliver_run::session::StepOutcome;
+use gulliver_run::session::{Scalar, Scalars};
 use jobs::{Job, alone, jobs, same};
 use nets::{Layer, Net, layer};
 use proptest::prelude::*;
@@ -40,12 +46,11 @@ struct Array<'a> {
     /// Whose an input is, in order of rows, with its value in the member's graph.
     whose: BTreeMap<Value, Vec<(usize, Value)>>,
     planner: Planner,
-    program: Program,
-    cpu: Cpu,
+    direct: Direct,
 }
 
 impl<'a> Array<'a> {
-    fn new(graphs: &'a [Graph], jobs: Vec<Job>, own: bool, options: &SessionOptions) -> Array<'a> {
+    fn new(graphs: &'a [Graph], jobs: Vec<Job>, own: bool, options: &LocalDevice) -> Array<'a> {
         let fused = fuse_partly(&graphs.iter().collect::<Vec<_>>(), &|_| own).unwrap();
         let mut whose: BTreeMap<Value, Vec<(usize, Value)>> = BTreeMap::new();
         for (member, graph) in graphs.iter().enumerate() {
@@ -54,13 +59,11 @@ impl<'a> Array<'a> {
                 whose.entry(place.value).or_default().push((member, value));
             }
         }
-        let mut planner = Planner::new(fused.graph.clone(), None, options.clone()).unwrap();
-        let plan = planner.plan(Which::Train, &sizes()).unwrap();
+        let mut planner = Planner::new(fused.graph.clone(), None, options.options()).unwrap();
+        let plan = planner.plan(Purpose::Train, &sizes()).unwrap();
         verify(&fused.graph, &plan).unwrap();
-        let cpu = Cpu::new(options.threads, plan.spaces[0].bytes).unwrap();
-        let kinds = &planner.outline(Which::Train).unwrap().outline.kinds;
-        let program = cpu.load(&fused.graph, kinds, &plan, &options.kernels).unwrap();
-        let mut array = Array { graphs, jobs, fused, whose, planner, program, cpu };
+        let direct = Direct::new(cpu(options.threads), &fused.graph, &plan);
+        let mut array = Array { graphs, jobs, fused, whose, planner, direct };
         array.initialise();
         array
     }
@@ -80,7 +83,7 @@ impl<'a> Array<'a> {
                 let (tier, offset) = self.offset(member, value);
                 let count = info.ty.bind(&Bindings::new()).unwrap().iter().product();
                 pieces(self.jobs[member].seed, &info.name, init, count, |first, piece| {
-                    self.cpu.write_floats(tier, offset + 4 * first as u64, piece).unwrap();
+                    self.direct.write_floats(tier, offset + 4 * first as u64, piece);
                 });
             }
         }
@@ -93,18 +96,18 @@ impl<'a> Array<'a> {
             let name = |(member, value): &(usize, Value)| &self.graphs[*member].value(*value).name;
             let bytes: Vec<u8> = match role {
                 Role::Weight(_) | Role::State(_) => continue,
-                Role::Data => {
+                Role::Data(_) => {
                     let job = self.jobs[whose[0].0];
                     job.batch(&batches[whose[0].0], step).get(name(&whose[0])).unwrap().as_bytes().to_vec()
                 }
-                Role::Hyper(_) => {
+                Role::Hyper(..) => {
                     let number = |one: &(usize, Value)| {
                         let graph = &self.graphs[one.0];
                         let (_, role, _) = graph.inputs().find(|(v, ..)| *v == one.1).unwrap();
-                        let Role::Hyper(default) = role else { panic!("{}", info.name) };
-                        match name(one).as_str() {
-                            "loss_scale" => (1.0 / f64::from(partials)) as f32,
-                            name => self.jobs[one.0].hyper(name, step).unwrap_or(default),
+                        let Role::Hyper(role, default) = role else { panic!("{}", info.name) };
+                        match role {
+                            HyperRole::LossScale => (1.0 / f64::from(partials)) as f32,
+                            _ => self.jobs[one.0].hyper(role, name(one), step).unwrap_or(default),
                         }
                     };
                     whose.iter().map(number).flat_map(f32::to_le_bytes).collect()
@@ -117,22 +120,26 @@ impl<'a> Array<'a> {
                     (0..partials).flat_map(key).flat_map(i64::to_le_bytes).collect()
                 }
             };
-            self.cpu.feed(&self.fused.graph, &self.program, value, &bytes).unwrap();
+            self.direct.feed(value, &bytes).unwrap();
         }
     }
 
-    fn step(&mut self, batches: &[Batch], step: u64) -> Vec<Outcome> {
+    fn step(&mut self, batches: &[Batch], step: u64) -> Vec<StepOutcome> {
         self.feed(batches, step);
-        self.cpu.run(&self.fused.graph, &self.program, 0..self.program.len(), None).unwrap();
+        self.direct.run_all().unwrap();
         let partials = f64::from(self.planner.options().partials);
-        let outcome = |outputs: &BTreeMap<String, _>| {
-            let number = |(name, place): (&String, &gulliver_graph::array::MemberPlace)| {
-                let (full, _) = self.fused.graph.outputs.iter().find(|(_, v)| *v == place.value).unwrap();
-                let tensor = self.cpu.output(&self.program, full).unwrap().unwrap();
-                let x = f64::from(tensor.as_f32()?[place.row.unwrap_or(0)]);
-                Some((name.clone(), if name.ends_with("loss") { x / partials } else { x }))
-            };
-            Outcome { scalars: outputs.iter().filter_map(number).collect(), not_finite: None }
+        let outcome = |outputs: &BTreeMap<String, MemberPlace>| {
+            let mut scalars = Scalars::default();
+            for (name, place) in outputs {
+                let output = self.fused.graph.outputs.iter().find(|o| o.value == place.value).unwrap();
+                let tensor = self.direct.output(&output.name).unwrap();
+                let Some(numbers) = tensor.as_f32() else { continue };
+                let (role, scope) = (output.role, output.scope);
+                let parts = if role == OutputRole::Loss { partials } else { 1.0 };
+                let value = f64::from(numbers[place.row.unwrap_or(0)]) / parts;
+                scalars.insert(name, Scalar { role, scope, value });
+            }
+            StepOutcome { scalars, not_finite: None }
         };
         self.fused.outputs.iter().map(outcome).collect()
     }
@@ -145,7 +152,7 @@ impl<'a> Array<'a> {
             let shape = info.ty.bind(&Bindings::new()).unwrap();
             let mut tensor = HostTensor::zeros(info.ty.dtype, &shape);
             let (tier, offset) = self.offset(member, value);
-            self.cpu.read(tier, offset, tensor.as_bytes_mut()).unwrap();
+            self.direct.device.read(tier, offset, tensor.as_bytes_mut()).unwrap();
             (info.name.clone(), tensor)
         })
         .collect()
@@ -160,11 +167,11 @@ impl<'a> Array<'a> {
 
 /// Trains members together and alone, and compares every step and all weights and states; the array.
 fn compare<'a>(what: &str, graphs: &'a [Graph], steps: u64, own: bool, partials: u32) -> Array<'a> {
-    let options = SessionOptions { threads: 2, partials, ..SessionOptions::default() };
+    let options = LocalDevice { threads: 2, partials, ..LocalDevice::default() };
     let jobs = jobs(graphs.len(), own);
     let batches: Vec<Batch> = graphs.iter().map(|graph| data(graph, &sizes())).collect();
     let mut array = Array::new(graphs, jobs.clone(), own, &options);
-    let found: Vec<Vec<Outcome>> = (0..steps).map(|t| array.step(&batches, t)).collect();
+    let found: Vec<Vec<StepOutcome>> = (0..steps).map(|t| array.step(&batches, t)).collect();
     for (m, job) in jobs.into_iter().enumerate() {
         let (weights, expected) = alone(&graphs[m], &options, &batches[m], job, steps);
         for (t, expected) in expected.iter().enumerate() {

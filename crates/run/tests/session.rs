@@ -1,27 +1,30 @@
 //! Sessions: slices of a batch, changing input sizes, hard budgets and memory against length.
 
-use gulliver_graph::build::Builder;
+use gulliver::local::{LocalDevice, LocalError, session};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Init, Phase};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::RandomStream;
+use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::training_graph;
+use gulliver_plan::document::job::Purpose;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
-use gulliver_run::session::{Key, Session, SessionError, SessionOptions, Which};
+use gulliver_run::session::{Session, StepKey};
 
-fn gpt(dropout: f64, partials: u32, memory: Option<u64>) -> Result<Session, SessionError> {
+fn gpt(dropout: f64, partials: u32, memory: Option<u64>) -> Result<Session, LocalError> {
     let params = [("width", 32), ("heads", 2), ("layers", 2), ("vocab", 40), ("context", 4096)];
     let mut params: Vec<(String, ParamValue)> =
         params.iter().map(|(n, v)| (n.to_string(), ParamValue::Int(*v))).collect();
     params.push(("dropout".into(), ParamValue::Float(dropout)));
     let optimizer = Optimizer::new("adam", &[]).unwrap();
     let graph = training_graph(model("gpt", &params).unwrap().as_ref(), &[optimizer], None).unwrap();
-    Session::new(graph, None, SessionOptions { threads: 2, memory, partials, ..Default::default() }, 7)
+    session(graph, None, &LocalDevice { threads: 2, memory, partials, ..Default::default() }, 7)
 }
 
 fn text(step: u64, batch: usize, length: usize) -> Batch {
@@ -35,8 +38,8 @@ fn text(step: u64, batch: usize, length: usize) -> Batch {
 
 fn losses(session: &mut Session, steps: u64) -> Vec<f64> {
     let step = |s: u64, session: &mut Session| {
-        let hyper = |name: &str| name.ends_with("step").then_some((s + 1) as f32);
-        session.step(&text(s, 8, 12), Key { seed: 7, step: s }, &hyper).unwrap().scalars["loss"]
+        let hyper = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((s + 1) as f32);
+        session.step(&text(s, 8, 12), StepKey { seed: 7, step: s }, &hyper).unwrap().scalars["loss"]
     };
     (0..steps).map(|s| step(s, session)).collect()
 }
@@ -60,8 +63,9 @@ fn changing_sizes_and_growing_memory_keep_the_weights() {
     let run = |memory: Option<u64>| {
         let mut session = gpt(0.1, 2, memory).unwrap();
         for (s, &length) in lengths.iter().enumerate() {
-            let step = |name: &str| name.ends_with("step").then_some((s + 1) as f32);
-            let outcome = session.step(&text(s as u64, 4, length), Key { seed: 1, step: s as u64 }, &step);
+            let step = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((s + 1) as f32);
+            let outcome =
+                session.step(&text(s as u64, 4, length), StepKey { seed: 1, step: s as u64 }, &step);
             assert!(outcome.unwrap().not_finite.is_none());
         }
         fingerprint(&session.tensors().unwrap())
@@ -74,7 +78,7 @@ fn measured_peak_is_the_planned_one() {
     let mut session = gpt(0.1, 2, None).unwrap();
     losses(&mut session, 2);
     let sizes = Bindings::new().with("batch", 8).with("length", 12);
-    let planned = session.plan(Which::Train, &sizes).unwrap().spaces[0].live;
+    let planned = session.plan(Purpose::Train, &sizes).unwrap().spaces[0].live;
     assert_eq!(session.peak(), planned);
 }
 
@@ -83,7 +87,7 @@ fn memory_grows_linearly_with_length() {
     let mut session = gpt(0.0, 1, None).unwrap();
     let mut moving = |length: usize| {
         let sizes = Bindings::new().with("batch", 1).with("length", length);
-        let plan = session.plan(Which::Train, &sizes).unwrap();
+        let plan = session.plan(Purpose::Train, &sizes).unwrap();
         (plan.spaces[0].bytes - plan.persistent_bytes()) as f64
     };
     let (short, middle, long) = (moving(512), moving(1024), moving(2048));
@@ -94,12 +98,12 @@ fn memory_grows_linearly_with_length() {
 fn budgets_too_small_are_refused_before_the_first_step() {
     let mut needed = gpt(0.0, 1, None).unwrap();
     let sizes = Bindings::new().with("batch", 8).with("length", 12);
-    let plan = needed.plan(Which::Train, &sizes).unwrap();
+    let plan = needed.plan(Purpose::Train, &sizes).unwrap();
     let (arena, state) = (plan.spaces[0].bytes, plan.persistent_bytes());
-    assert!(gpt(0.0, 1, Some(arena)).unwrap().plan(Which::Train, &sizes).is_ok());
+    assert!(gpt(0.0, 1, Some(arena)).unwrap().plan(Purpose::Train, &sizes).is_ok());
     // More than weights and states take, and less than any operator needs beside them.
     let short = state + 16 * 1024;
-    let error = gpt(0.0, 1, Some(short)).unwrap().plan(Which::Train, &sizes).err().unwrap().to_string();
+    let error = gpt(0.0, 1, Some(short)).unwrap().plan(Purpose::Train, &sizes).err().unwrap().to_string();
     assert!(
         error.contains(&format!("the budget is {short}")) && error.contains("largest at the peak"),
         "{error}"
@@ -117,15 +121,15 @@ fn an_objective_that_fails_changes_nothing_and_those_before_it_once() {
         // The second takes the root of numbers below zero.
         let y = if objective == 0 { x } else { g.sqrt(x).unwrap() };
         let loss = g.sum_all(y).unwrap();
-        g.output(&format!("{name}.loss"), loss);
+        g.output(&format!("{name}.loss"), OutputRole::Loss, loss);
         g.enter(Phase::Update, objective as u32);
         let next = g.affine(w, 1.0, 1.0).unwrap();
         g.carry(w, next);
     }
-    let mut session = Session::new(g.finish(), None, SessionOptions::default(), 0).unwrap();
+    let mut session = session(g.finish(), None, &LocalDevice::default(), 0).unwrap();
     let x = HostTensor::new(&[4], HostData::F32(vec![-1.0; 4])).unwrap();
     let batch = Batch { fields: vec![("x".into(), x)] };
-    let outcome = session.step(&batch, Key { seed: 0, step: 0 }, &|_| None).unwrap();
+    let outcome = session.step(&batch, StepKey { seed: 0, step: 0 }, &|_, _| None).unwrap();
     assert_eq!(outcome.not_finite.as_deref(), Some("sqrt"));
     let tensors = session.tensors().unwrap();
     assert_eq!(tensors["first"].as_f32(), Some(&[2.0, 2.0][..]));

@@ -6,6 +6,7 @@
 #[allow(dead_code)]
 mod small_models;
 
+use gulliver::local::{LocalDevice, device_set, session, together};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use gulliver_graph::model::model;
@@ -14,15 +15,17 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::comparator::paging::{Eviction, Paged};
 use gulliver_plan::devices::pipeline::Style;
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::devices::predict::predict;
+use gulliver_plan::devices::strategy::{Pipelined, packs, pipelined, pipelined_as, replicated};
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::{Act, Plan, Stream};
 use gulliver_plan::document::topology::Topology;
 use gulliver_plan::time::simulate::over_links;
 use gulliver_run::checkpoint::fingerprint;
-use gulliver_run::link::Throttle;
-use gulliver_run::planner::Planner;
-use gulliver_run::session::{
-    Key, Pipelined, Session, SessionOptions, Which, foresee, packs, pipelined, pipelined_as, planners,
-};
+use gulliver_run::peers::link::Throttle;
+use gulliver_run::session::{Session, StepKey};
+use gulliver_run::team::side_by_side;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -47,14 +50,14 @@ fn all_weights(graph: &Graph) -> u64 {
     graph.weights().map(|(v, _)| bytes_of(graph, v)).sum()
 }
 
-fn options(partials: u32, memory: u64, throttle: Option<&Arc<Throttle>>) -> SessionOptions {
-    SessionOptions {
+fn options(partials: u32, memory: u64, throttle: Option<&Arc<Throttle>>) -> LocalDevice {
+    LocalDevice {
         threads: 1,
         partials,
         memory: Some(memory),
         largest: Some(sizes(partials)),
         throttle: throttle.cloned(),
-        ..SessionOptions::default()
+        ..LocalDevice::default()
     }
 }
 
@@ -96,10 +99,10 @@ fn is_weight(graph: &Graph, v: Value) -> bool {
 
 /// Bytes of weights and gradients over the links of all devices.
 fn swapped(planners: &mut [Planner], sizes: &Bindings, most: Option<[u64; 2]>) -> u64 {
-    let foreseen = foresee(planners, sizes).unwrap();
+    let foreseen = predict(&side_by_side, planners, sizes).unwrap();
     let mut all = 0;
     for (planner, plan) in planners.iter().zip(&foreseen.plans) {
-        let graph = planner.graph(Which::Train);
+        let graph = planner.graph(Purpose::Train);
         let times = crossings(graph, plan);
         for (v, info) in graph.weights() {
             let [fetched, stored] = times[&info.name];
@@ -121,19 +124,25 @@ fn weights_cross_three_times_in_a_pipeline_and_on_each_device_of_data_parallel()
         let m = u64::from(partials / DEVICES);
         let slow = Arc::new(Throttle::new(Topology::pcie(DEVICES, 2e8, 1e-6, 1).unwrap()));
         let devices = vec![options(partials, memory, Some(&slow)); DEVICES as usize];
-        let found = packs(&graph, &devices, &sizes(partials), 1).unwrap().remove(0);
+        let found = packs(&graph, &device_set(&devices), &sizes(partials), 1).unwrap().remove(0);
         let mut line =
-            pipelined_as(&graph, None, devices.clone(), &sizes(partials), (found, Style::Grouped)).unwrap();
+            pipelined_as(&graph, None, &device_set(&devices), &sizes(partials), (found, Style::Grouped))
+                .unwrap();
         let pipeline = swapped(&mut line, &sizes(partials), Some([2, 1]));
-        let grouped = devices.iter().map(|o| SessionOptions { grouped: true, ..o.clone() }).collect();
-        let mut each = planners(&graph, None, grouped).unwrap();
+        let grouped: Vec<LocalDevice> =
+            devices.iter().map(|o| LocalDevice { grouped: true, ..o.clone() }).collect();
+        let mut each = replicated(&graph, None, &device_set(&grouped)).unwrap();
         let share = sizes(partials / DEVICES);
         let data = swapped(&mut each, &share, None);
         // A sum that partials were added to is nothing to compute from again.
         let [paged, again] = [None, Some(10)].map(|segments| {
             let paged = Paged { memory, eviction: Eviction::AlwaysWritten, segments };
-            let paged = SessionOptions { paged: Some(paged), memory: None, ..devices[0].clone() };
-            swapped(&mut planners(&graph, None, vec![paged; DEVICES as usize]).unwrap(), &share, None)
+            let paged = LocalDevice { writer: Some(Arc::new(paged)), memory: None, ..devices[0].clone() };
+            swapped(
+                &mut replicated(&graph, None, &device_set(&vec![paged; DEVICES as usize])).unwrap(),
+                &share,
+                None,
+            )
         });
         let times = |bytes: u64| bytes as f64 / all as f64;
         println!(
@@ -175,12 +184,12 @@ fn passed_as_planned(graph: &Graph, memory: u64) {
     let batch = small_models::data(graph, &sizes(partials));
     let train = |session: &mut Session| {
         for step in 0..2 {
-            session.step(&batch, Key { seed: 3, step }, &|_| None).unwrap();
+            session.step(&batch, StepKey { seed: 3, step }, &|_, _| None).unwrap();
         }
         fingerprint(&session.tensors().unwrap())
     };
-    let whole = SessionOptions { memory: None, largest: None, ..options(partials, 0, None) };
-    let expected = train(&mut Session::new(graph.clone(), None, whole, 11).unwrap());
+    let whole = LocalDevice { memory: None, largest: None, ..options(partials, 0, None) };
+    let expected = train(&mut session(graph.clone(), None, &whole, 11).unwrap());
     let ways = [(None, Style::Grouped), (Some(None), Style::OneByOne), (Some(Some(5)), Style::Grouped)];
     for (paged, style) in ways {
         let topology = Topology::pcie(DEVICES, 2e8, 1e-6, 1).unwrap();
@@ -188,21 +197,21 @@ fn passed_as_planned(graph: &Graph, memory: u64) {
         let mut one = options(partials, memory, Some(&throttle));
         if let Some(segments) = paged {
             let paged = Paged { memory, eviction: Eviction::AlwaysWritten, segments };
-            one = SessionOptions { paged: Some(paged), memory: None, ..one };
+            one = LocalDevice { writer: Some(Arc::new(paged)), memory: None, ..one };
         }
         let devices = vec![one; DEVICES as usize];
         let mut line = if paged.is_some() {
             let how = Pipelined { packs: DEVICES as usize, style };
-            pipelined(graph, None, devices, &sizes(partials), how).unwrap()
+            pipelined(graph, None, &device_set(&devices), &sizes(partials), how).unwrap()
         } else {
-            let found = packs(graph, &devices, &sizes(partials), 1).unwrap().remove(0);
-            pipelined_as(graph, None, devices, &sizes(partials), (found, style)).unwrap()
+            let found = packs(graph, &device_set(&devices), &sizes(partials), 1).unwrap().remove(0);
+            pipelined_as(graph, None, &device_set(&devices), &sizes(partials), (found, style)).unwrap()
         };
-        let foreseen = foresee(&mut line, &sizes(partials)).unwrap();
-        let graphs: Vec<Graph> = line.iter().map(|planner| planner.graph(Which::Train).clone()).collect();
+        let foreseen = predict(&side_by_side, &mut line, &sizes(partials)).unwrap();
+        let graphs: Vec<Graph> = line.iter().map(|planner| planner.graph(Purpose::Train).clone()).collect();
         let pairs: Vec<(&Graph, &Plan)> = graphs.iter().zip(&foreseen.plans).collect();
         let planned: Vec<u64> = over_links(&pairs, &topology).iter().map(|bytes| 2 * bytes).collect();
-        let found = train(&mut Session::together(line, 11).unwrap());
+        let found = train(&mut together("line", line, &devices, 11).unwrap());
         assert_eq!(found, expected, "{paged:?} {style:?}");
         assert_eq!(throttle.bytes(), planned, "{paged:?} {style:?}");
         assert!(planned.iter().any(|bytes| *bytes > 0));

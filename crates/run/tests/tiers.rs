@@ -2,10 +2,12 @@
 //! computation, training gives the same bits, the bytes moved are those of the plan, and faults of the
 //! disk are errors.
 
+mod direct;
+
+use direct::Direct;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Node, Role};
-use gulliver_graph::kinds::Kinds;
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
@@ -18,12 +20,13 @@ use gulliver_plan::document::residence::{Persistent, Residence};
 use gulliver_plan::document::topology::{Device, Topology, Wiring};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
-use gulliver_run::disk::{BLOCK, DiskError};
-use gulliver_run::executor::{Cpu, CpuOptions, RunError};
+use gulliver_run::device::Device as _;
+use gulliver_run::device::RunError;
+use gulliver_run::device::cpu::disk::{BLOCK, DiskError};
+use gulliver_run::device::cpu::{Cpu, CpuOptions};
 use gulliver_run::host::initial::pieces;
-use gulliver_run::link::{Port, Throttle};
 use gulliver_run::lower::{Kernels, lower_node};
-use gulliver_run::program::Program;
+use gulliver_run::peers::link::Throttle;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,14 +52,14 @@ fn sizes() -> Bindings {
 }
 
 /// A plan with all persistent values on the device.
-fn resident(graph: &Graph) -> (Plan, Kinds, Persistent) {
+fn resident(graph: &Graph) -> (Plan, Persistent) {
     let persistent = Persistent::of(graph).unwrap();
     let scratch =
         |g: &Graph, n: &Node, s: &Bindings| Ok(lower_node(g, n, s, THREADS, &Kernels::default())?.scratch);
     let options = PlanOptions { scratch: &scratch, ..PlanOptions::new(&persistent) };
     let planner = StepPlanner::new(graph, &sizes(), &options).unwrap();
     let plan = planner.plan(graph, &sizes(), &options).unwrap();
-    (plan, planner.outline.kinds, persistent)
+    (plan, persistent)
 }
 
 fn touched(act: &Act) -> Vec<BufferId> {
@@ -131,35 +134,24 @@ fn away(graph: &Graph, plan: &Plan, residences: &mut Persistent, tier: impl Fn(u
 
 struct Trainer<'a> {
     graph: &'a Graph,
-    cpu: Cpu,
-    program: Program,
+    direct: Direct,
     residences: &'a Persistent,
     /// Tokens and labels are below this.
     below: u64,
 }
 
 impl<'a> Trainer<'a> {
-    fn new(
-        graph: &'a Graph,
-        plan: &Plan,
-        kinds: &Kinds,
-        residences: &'a Persistent,
-        options: CpuOptions,
-    ) -> Trainer<'a> {
-        let mut cpu = Cpu::with(options).unwrap();
-        for tier in TIERS {
-            cpu.grow(tier, plan.spaces[tier as usize].bytes).unwrap();
-        }
+    fn new(graph: &'a Graph, plan: &Plan, residences: &'a Persistent, options: CpuOptions) -> Trainer<'a> {
+        let mut direct = Direct::new(Cpu::new(options).unwrap(), graph, plan);
         for (_, role, info) in graph.inputs() {
             if let Role::Weight(init) | Role::State(init) = role {
                 let Residence { tier, offset, bytes } = residences.residences[&info.name];
                 pieces(5, &info.name, init, bytes as usize / 4, |first, piece| {
-                    cpu.write_floats(tier, offset + 4 * first as u64, piece).unwrap();
+                    direct.write_floats(tier, offset + 4 * first as u64, piece);
                 });
             }
         }
-        let program = cpu.load(graph, kinds, plan, &Kernels::default()).unwrap();
-        Trainer { graph, cpu, program, residences, below: 10 }
+        Trainer { graph, direct, residences, below: 10 }
     }
 
     fn step(&mut self, step: i64, ranges: usize) -> Result<(), RunError> {
@@ -167,9 +159,9 @@ impl<'a> Trainer<'a> {
             let random = RandomStream::new(9, u64::from(value.0), step as u64);
             let bytes: Vec<u8> = match role {
                 Role::Weight(_) | Role::State(_) => continue,
-                Role::Hyper(default) => default.to_le_bytes().to_vec(),
+                Role::Hyper(_, default) => default.to_le_bytes().to_vec(),
                 Role::Random => [3, step, 0].into_iter().flat_map(i64::to_le_bytes).collect(),
-                Role::Data => {
+                Role::Data(_) => {
                     let count: usize = info.ty.bind(&sizes()).unwrap().iter().product();
                     let all = 0..count as u64;
                     match info.ty.dtype {
@@ -178,11 +170,12 @@ impl<'a> Trainer<'a> {
                     }
                 }
             };
-            self.cpu.feed(self.graph, &self.program, value, &bytes)?;
+            self.direct.feed(value, &bytes)?;
         }
-        let cut = |part: usize| self.program.len() * part / ranges;
+        let steps = self.direct.plan.steps.len();
+        let cut = |part: usize| steps * part / ranges;
         for part in 0..ranges {
-            self.cpu.run(self.graph, &self.program, cut(part)..cut(part + 1), None)?;
+            self.direct.run(cut(part)..cut(part + 1))?;
         }
         Ok(())
     }
@@ -194,11 +187,11 @@ impl<'a> Trainer<'a> {
         let mut all: Vec<Vec<u8>> = Vec::new();
         for residence in persistent {
             let mut bytes = vec![0; residence.bytes as usize];
-            self.cpu.read(residence.tier, residence.offset, &mut bytes).unwrap();
+            self.direct.device.read(residence.tier, residence.offset, &mut bytes).unwrap();
             all.push(bytes);
         }
-        for name in self.program.output_names() {
-            all.push(self.cpu.output(&self.program, name).unwrap().unwrap().as_bytes().to_vec());
+        for name in self.direct.output_names() {
+            all.push(self.direct.output(&name).unwrap().as_bytes().to_vec());
         }
         all
     }
@@ -221,17 +214,16 @@ impl Drop for Dir {
 }
 
 fn options(dir: &Path, link: Option<f64>) -> CpuOptions {
-    let port = |rate| {
+    let throttle = |rate| {
         let wiring = Wiring { host: Some(rate), ..Wiring::default() };
         let topology = Topology::wired(vec![Device::default()], &wiring).unwrap();
-        Port { throttle: Arc::new(Throttle::new(topology)), device: 0 }
+        Arc::new(Throttle::new(topology))
     };
     CpuOptions {
         threads: THREADS,
-        bytes: 0,
-        disk_dir: dir.to_path_buf(),
-        port: link.map(port),
-        crowded: false,
+        disk_dir: Some(dir.to_path_buf()),
+        throttle: link.map(throttle),
+        ..CpuOptions::default()
     }
 }
 
@@ -260,26 +252,30 @@ fn where_weights_live_changes_no_bit() {
         [("host", |_| Tier::Host), ("disk", |_| Tier::Disk), ("mixed", |i| TIERS[i % 3])];
     for model in MODELS {
         let graph = graph(model);
-        let (plan, kinds, residences) = resident(&graph);
-        let mut plain = Trainer::new(&graph, &plan, &kinds, &residences, options(&dir.0, None));
+        let (plan, residences) = resident(&graph);
+        let mut plain = Trainer::new(&graph, &plan, &residences, options(&dir.0, None));
         (0..STEPS).for_each(|s| plain.step(s, 1).unwrap());
         let expected = plain.results();
-        assert_eq!(plain.cpu.moved(), Ledger::default());
+        assert_eq!(plain.direct.device.moved(), Ledger::default());
         for (scheme, tier) in schemes {
             let mut residences = residences.clone();
             let plan = away(&graph, &plan, &mut residences, tier);
             for (link, ranges) in [(None, 1), (None, 3), (Some(1e9), 1)] {
                 let case = format!("{} {scheme}, link {link:?}, {ranges} ranges", model.0);
-                let mut trainer = Trainer::new(&graph, &plan, &kinds, &residences, options(&dir.0, link));
+                let mut trainer = Trainer::new(&graph, &plan, &residences, options(&dir.0, link));
                 let mut total = Ledger::default();
                 for s in 0..STEPS {
                     trainer.step(s, ranges).unwrap();
                     total += planned(&plan);
                 }
                 assert!(trainer.results() == expected, "{case}");
-                assert_eq!(trainer.cpu.moved(), total, "{case}");
+                assert_eq!(trainer.direct.device.moved(), total, "{case}");
                 for tier in TIERS {
-                    assert_eq!(trainer.cpu.peak(tier), plan.spaces[tier as usize].live, "{case}");
+                    assert_eq!(
+                        trainer.direct.device.peaks()[tier as usize],
+                        plan.spaces[tier as usize].live,
+                        "{case}"
+                    );
                 }
             }
         }
@@ -291,20 +287,20 @@ fn where_weights_live_changes_no_bit() {
 fn plans_that_do_not_fit_are_refused() {
     let dir = Dir::new("refused");
     let graph = graph(MODELS[0]);
-    let (plan, kinds, mut residences) = resident(&graph);
+    let (plan, mut residences) = resident(&graph);
     let mut plan = away(&graph, &plan, &mut residences, |i| TIERS[i % 3]);
-    let mut cpu = Cpu::with(options(&dir.0, None)).unwrap();
+    let mut cpu = Cpu::new(options(&dir.0, None)).unwrap();
     for tier in TIERS {
-        let refused = cpu.load(&graph, &kinds, &plan, &Kernels::default()).err();
+        let refused = cpu.load(&Arc::new(graph.clone()), &Arc::new(plan.clone())).err();
         let Some(RunError::Space { space, needed, available: 0 }) = refused else { panic!("{tier:?}") };
         let expected = &plan.spaces[tier as usize];
         assert_eq!((space, needed), (expected.name.clone(), expected.bytes));
         cpu.grow(tier, expected.bytes).unwrap();
     }
-    assert!(cpu.load(&graph, &kinds, &plan, &Kernels::default()).is_ok());
+    assert!(cpu.load(&Arc::new(graph.clone()), &Arc::new(plan.clone())).is_ok());
     let on_disk = plan.buffers.iter_mut().find(|b| b.space == Tier::Disk as u32).unwrap();
     on_disk.offset += 64;
-    let refused = cpu.load(&graph, &kinds, &plan, &Kernels::default()).err();
+    let refused = cpu.load(&Arc::new(graph.clone()), &Arc::new(plan.clone())).err();
     assert!(matches!(refused, Some(RunError::Unaligned { .. })), "{refused:?}");
 }
 
@@ -312,10 +308,10 @@ fn plans_that_do_not_fit_are_refused() {
 fn a_kernel_that_fails_stops_the_streams_and_changes_nothing() {
     let dir = Dir::new("kernel");
     let graph = graph(MODELS[1]);
-    let (plan, kinds, mut residences) = resident(&graph);
+    let (plan, mut residences) = resident(&graph);
     let plan = away(&graph, &plan, &mut residences, |i| [Tier::Host, Tier::Disk][i % 2]);
     let run = |failures: usize| {
-        let mut trainer = Trainer::new(&graph, &plan, &kinds, &residences, options(&dir.0, Some(1e9)));
+        let mut trainer = Trainer::new(&graph, &plan, &residences, options(&dir.0, Some(1e9)));
         for s in 0..STEPS {
             for _ in 0..failures {
                 trainer.below = 1 << 40;
@@ -344,7 +340,7 @@ fn faults_of_the_disk_end_the_run() {
     use std::os::unix::fs::FileExt;
     let dir = Dir::new("faults");
     let graph = graph(MODELS[1]);
-    let (plan, kinds, mut residences) = resident(&graph);
+    let (plan, mut residences) = resident(&graph);
     let plan = away(&graph, &plan, &mut residences, |i| [Tier::Host, Tier::Disk][i % 2]);
     type Fault = fn(&std::fs::File);
     let faults: [(&str, Fault); 2] = [
@@ -353,7 +349,7 @@ fn faults_of_the_disk_end_the_run() {
     ];
     for (name, fault) in faults {
         for link in [None, Some(1e9)] {
-            let mut trainer = Trainer::new(&graph, &plan, &kinds, &residences, options(&dir.0, link));
+            let mut trainer = Trainer::new(&graph, &plan, &residences, options(&dir.0, link));
             trainer.step(0, 1).unwrap();
             fault(&file_in(&dir.0));
             let RunError::Disk(error) = trainer.step(1, 1).unwrap_err() else { panic!("{name}") };

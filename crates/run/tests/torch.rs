@@ -5,22 +5,29 @@
 #[allow(dead_code)]
 mod fixture;
 
+mod check_device;
+mod direct;
+
+use check_device::CheckDevice;
+use direct::{Direct, cpu};
+use gulliver::local::{LocalDevice, session};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::Graph;
-use gulliver_graph::kinds::Kinds;
+use gulliver_graph::graph::GraphOutput;
 use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::training_graph;
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
 use gulliver_run::data::Batch;
-use gulliver_run::executor::Cpu;
+use gulliver_run::device::Device;
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::lower::{Kernels, lower_node};
-use gulliver_run::session::{Key, Session, SessionOptions};
+use gulliver_run::session::StepKey;
 
 const THREADS: usize = 2;
 
@@ -36,7 +43,8 @@ fn tensor(dtype: DType, shape: &[usize], data: &[f64]) -> HostTensor {
 }
 
 /// Runs one step of the graph on a plan and gives the outputs by name.
-fn execute(
+fn execute<D: Device>(
+    device: D,
     graph: &Graph,
     sizes: &Bindings,
     feed: impl Fn(gulliver_graph::graph::Value, &[usize]) -> Vec<f64>,
@@ -48,16 +56,15 @@ fn execute(
     let options = PlanOptions { scratch: &scratch, ..PlanOptions::new(&persistent) };
     let plan = StepPlanner::new(graph, sizes, &options).unwrap().plan(graph, sizes, &options).unwrap();
     verify(graph, &plan).unwrap();
-    let mut cpu = Cpu::new(THREADS, plan.spaces[0].bytes).unwrap();
-    let program = cpu.load(graph, &Kinds::of(graph), &plan, &Kernels::default()).unwrap();
+    let mut direct = Direct::new(device, graph, &plan);
     for (value, _, info) in graph.inputs() {
         let shape = info.ty.bind(sizes).unwrap();
         let t = tensor(info.ty.dtype, &shape, &feed(value, &shape));
-        cpu.feed(graph, &program, value, t.as_bytes()).unwrap();
+        direct.feed(value, t.as_bytes()).unwrap();
     }
-    cpu.run(graph, &program, 0..program.len(), None).unwrap();
+    direct.run_all().unwrap();
     move |name| {
-        let t = cpu.output(&program, name).unwrap().unwrap_or_else(|| panic!("no output {name}"));
+        let t = direct.output(name).unwrap_or_else(|| panic!("no output {name}"));
         t.as_f32().unwrap().iter().map(|&x| f64::from(x)).collect()
     }
 }
@@ -73,9 +80,13 @@ fn losses_gradients_and_statistics() {
         }
         let mut step = fixture.step().unwrap_or_else(|e| panic!("{name}: {e}"));
         let wanted = step.losses.iter().chain(step.gradients.iter().chain(&step.states).map(|(_, v)| v));
-        step.graph.outputs = wanted.map(|v| (format!("%{}", v.0), *v)).collect();
-        let get = execute(&step.graph, &step.sizes, |v, shape| fixture.feed(&step.graph, v, shape));
-        fixture.compare(&step, 1e-4, |v| get(&format!("%{}", v.0)));
+        step.graph.outputs =
+            wanted.map(|v| GraphOutput::new(format!("%{}", v.0), OutputRole::Metric, *v)).collect();
+        let feed = |v, shape: &[usize]| fixture.feed(&step.graph, v, shape);
+        let fast = execute(cpu(THREADS), &step.graph, &step.sizes, feed);
+        fixture.compare(&step, 1e-4, |v| fast(&format!("%{}", v.0)));
+        let checked = execute(CheckDevice::default(), &step.graph, &step.sizes, feed);
+        fixture.compare(&step, 1e-4, |v| checked(&format!("%{}", v.0)));
     }
 }
 
@@ -90,8 +101,8 @@ fn training_runs() {
         let model = model(&fixture.model, &given).unwrap();
         let optimizer = Optimizer::new("adamw", &training.settings()).unwrap();
         let graph = training_graph(model.as_ref(), &[optimizer], None).unwrap();
-        let options = SessionOptions { threads: THREADS, ..SessionOptions::default() };
-        let mut session = Session::new(graph, None, options, 0).unwrap();
+        let options = LocalDevice { threads: THREADS, ..LocalDevice::default() };
+        let mut session = session(graph, None, &options, 0).unwrap();
         for weight in &fixture.weights {
             let t = tensor(DType::F32, &weight.shape, &weight.data());
             assert!(session.set(&weight.name, &t).unwrap(), "{}", weight.name);
@@ -101,8 +112,8 @@ fn training_runs() {
             let shape = [training.batch, training.length];
             let [x, y] = training.batch(&ids, i).map(|data| tensor(DType::I64, &shape, &data));
             let batch = Batch { fields: vec![("x".into(), x), ("y".into(), y)] };
-            let step = |name: &str| name.ends_with("step").then_some((i + 1) as f32);
-            let outcome = session.step(&batch, Key { seed: 0, step: i as u64 }, &step).unwrap();
+            let step = |role: HyperRole, _: &str| (role == HyperRole::Step).then_some((i + 1) as f32);
+            let outcome = session.step(&batch, StepKey { seed: 0, step: i as u64 }, &step).unwrap();
             let got = outcome.scalars["loss"];
             assert!(
                 (got - want).abs() <= 1e-3 * want.abs(),

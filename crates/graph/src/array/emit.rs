@@ -1,19 +1,21 @@
-//! The fused graph, written down group by group in an order in which they can run; what is wanted of it,
-//! outputs and next values, as soon as all members have made theirs.
+//! Writes the fused graph, group by group in an order in which they can run. Outputs and next values are added as
+//! soon as all members have made theirs.
 
 use super::copies::Copies;
 use super::matching::{Matched, MatchedSource};
 use super::residences::MemberSet;
 use super::{Fused, MemberPlace, Report, about, own};
 use crate::dim::Dim;
-use crate::graph::{Graph, Node, Origin, Phase, Role, Value, ValueInfo};
-use crate::op::array::Array;
+use crate::graph::op::array::Array;
+use crate::graph::{GraphError, GraphOutput, Node, ObjectivePhase, Origin, Phase, Role, Value, ValueInfo};
+use crate::rewrite::Rewriter;
+use crate::role::DataRole;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Values of members, each with its owner.
 type Owned = Vec<(usize, Value)>;
 
-/// Something wanted of several members: the value of each, and how many of them are still to be made.
+/// An output or next value of several members: the value of each, and how many of them are still to be made.
 struct Wanted {
     of: Owned,
     missing: usize,
@@ -28,7 +30,11 @@ enum What {
 }
 
 /// The graph of these groups in this order, with inputs in these parts.
-pub(super) fn emit(matched: &Matched, residences: &[Vec<MemberSet>], order: &[usize]) -> Fused {
+pub(super) fn emit(
+    matched: &Matched,
+    residences: &[Vec<MemberSet>],
+    order: &[usize],
+) -> Result<Fused, GraphError> {
     let mut emitter = Emitter::new(matched, residences);
     emitter.want_outputs();
     emitter.want_carries();
@@ -42,7 +48,7 @@ pub(super) fn emit(matched: &Matched, residences: &[Vec<MemberSet>], order: &[us
     }
     let Emitter { copies, places, outputs, mut report, .. } = emitter;
     report.copies = copies.count;
-    Fused { graph: copies.graph, members: matched.graphs.len(), places, outputs, report }
+    Ok(Fused { graph: copies.to.finish()?, members: matched.graphs.len(), places, outputs, report })
 }
 
 struct Emitter<'a> {
@@ -52,29 +58,29 @@ struct Emitter<'a> {
     places: Vec<Vec<MemberPlace>>,
     outputs: Vec<BTreeMap<String, MemberPlace>>,
     wanted: Vec<Wanted>,
-    /// What waits for the results of a group.
+    /// The entries of `wanted` that wait for the results of a group.
     waiting: HashMap<usize, Vec<usize>>,
     report: Report,
 }
 
 impl<'a> Emitter<'a> {
-    /// With all values numbered, member by member, and inputs as they will be.
+    /// Numbers all values, member by member, and writes the inputs.
     fn new(matched: &'a Matched<'a>, residences: &[Vec<MemberSet>]) -> Emitter<'a> {
-        let mut graph = Graph::default();
+        let mut to = Rewriter::new();
         let mut numbers: HashMap<(MatchedSource, usize), Value> = HashMap::new();
         let mut place = |member: usize, v: Value| {
             let source = matched.source(member, v);
             let (number, owners) = owners(matched, residences, source, member);
             let several = owners.len() > 1 || matched.graphs.len() == 1;
-            let named = matches!(source, MatchedSource::MatchedInput(input) if matched.inputs[input].role != Role::Data);
+            let named =
+                matches!(source, MatchedSource::Input(input) if !matched.inputs[input].role.is_data());
             let stacked = named && several;
             let value = *numbers.entry((source, number)).or_insert_with(|| {
                 let mut info = named_by(matched, source, member, v, &owners);
                 if stacked {
                     info.ty.shape.insert(0, Dim::from(owners.len()));
                 }
-                graph.values.push(info);
-                Value(graph.values.len() as u32 - 1)
+                to.value(info)
             });
             let row = owners.iter().position(|owner| *owner == member);
             MemberPlace { value, row: row.filter(|_| stacked) }
@@ -85,7 +91,7 @@ impl<'a> Emitter<'a> {
         let members = matched.graphs.len();
         Emitter {
             matched,
-            copies: Copies::new(graph),
+            copies: Copies::new(to),
             places,
             outputs: vec![BTreeMap::new(); members],
             wanted: Vec::new(),
@@ -108,18 +114,19 @@ impl<'a> Emitter<'a> {
     /// Outputs by name: numbers of all members together, other values with those that are made together.
     fn want_outputs(&mut self) {
         let graphs = self.matched.graphs;
-        let mut names: Vec<&str> = Vec::new();
+        let mut outputs: Vec<&GraphOutput> = Vec::new();
         let mut having: HashMap<&str, Owned> = HashMap::new();
         for (member, graph) in graphs.iter().enumerate() {
-            for (name, value) in &graph.outputs {
-                let having = having.entry(name).or_insert_with(|| {
-                    names.push(name);
+            for output in &graph.outputs {
+                let having = having.entry(&output.name).or_insert_with(|| {
+                    outputs.push(output);
                     Vec::new()
                 });
-                having.push((member, *value));
+                having.push((member, output.value));
             }
         }
-        for name in names {
+        for output in outputs {
+            let name = output.name.as_str();
             let of = &having[name];
             let ty = |(member, value): &(usize, Value)| graphs[*member].ty(*value);
             let phase = |(member, value): &(usize, Value)| match graphs[*member].value(*value).origin {
@@ -140,14 +147,14 @@ impl<'a> Emitter<'a> {
             for (_, set) in sets {
                 let owners: MemberSet = set.iter().map(|(member, _)| *member).collect();
                 let full = if owners.len() == graphs.len() { name.to_string() } else { own(name, &owners) };
-                let number = self.copies.graph.outputs.len();
-                self.copies.graph.outputs.push((full, Value(0)));
+                let number = self.copies.to.outputs_mut().len();
+                self.copies.to.output(GraphOutput { name: full, ..output.clone() });
                 self.want(set, What::Output(number, name.to_string()));
             }
         }
     }
 
-    /// Next values in the form their inputs have. Members without one keep what they have.
+    /// Next values in the form of their inputs. A member without a next value keeps its current one.
     fn want_carries(&mut self) {
         let graphs = self.matched.graphs;
         let next: Vec<HashMap<Value, Value>> =
@@ -156,7 +163,7 @@ impl<'a> Emitter<'a> {
         for (member, graph) in graphs.iter().enumerate() {
             for (input, _) in &graph.carries {
                 let MemberPlace { value: residence, row } = self.places[member][input.index()];
-                let MatchedSource::MatchedInput(class) = self.matched.source(member, *input) else {
+                let MatchedSource::Input(class) = self.matched.source(member, *input) else {
                     continue;
                 };
                 if !seen.insert(residence) {
@@ -167,22 +174,22 @@ impl<'a> Emitter<'a> {
                     .filter(|(member, value)| self.places[*member][value.index()].value == residence)
                     .map(|(member, value)| (*member, next[*member].get(value).copied().unwrap_or(*value)))
                     .collect();
-                let number = self.copies.graph.carries.len();
-                self.copies.graph.carries.push((residence, residence));
+                let number = self.copies.to.carries_mut().len();
+                self.copies.to.carry(residence, residence);
                 self.want(of, What::Carry(number, row.is_some()));
             }
         }
     }
 
-    /// Gives what is wanted, now that all of it is made.
-    fn give(&mut self, want: usize, at: (Phase, u32)) {
+    /// Writes an output or carry, now that all its values are made.
+    fn give(&mut self, want: usize, at: ObjectivePhase) {
         let Wanted { of, what, .. } = &self.wanted[want];
         let places: Vec<MemberPlace> =
             of.iter().map(|(member, value)| self.places[*member][value.index()]).collect();
         match what {
             What::Output(number, name) => {
                 let (value, shared) = self.copies.operand(&places, at);
-                self.copies.graph.outputs[*number].1 = value;
+                self.copies.to.outputs_mut()[*number].value = value;
                 for (row, (member, _)) in of.iter().enumerate() {
                     let place = MemberPlace { value, row: (!shared).then_some(row) };
                     self.outputs[*member].insert(name.clone(), place);
@@ -193,7 +200,7 @@ impl<'a> Emitter<'a> {
                     true => self.copies.together(&places, at),
                     false => self.copies.apart(places[0], at),
                 };
-                self.copies.graph.carries[*number].1 = value;
+                self.copies.to.carries_mut()[*number].1 = value;
             }
         }
     }
@@ -201,7 +208,7 @@ impl<'a> Emitter<'a> {
     fn emit(&mut self, group: usize) {
         let matched = self.matched;
         let (of, first) = (&matched.groups[group], matched.first(group));
-        let at = (first.phase, first.objective);
+        let at = first.objective_phase();
         let alone = of.len() == 1 && matched.graphs.len() > 1;
         let (mut ins, mut shared) = (Vec::new(), Vec::new());
         for i in 0..first.ins.len() {
@@ -230,11 +237,12 @@ impl<'a> Emitter<'a> {
                 }
             }
             if stacked {
-                let info = &mut self.copies.graph.values[outs[output].index()];
-                info.ty.shape.insert(0, Dim::from(of.len()));
+                let mut shape = self.copies.to.graph().ty(outs[output]).shape.clone();
+                shape.insert(0, Dim::from(of.len()));
+                self.copies.to.reshape(outs[output], shape);
             }
         }
-        self.copies.push(Node { op, ins, outs, phase: at.0, objective: at.1 });
+        self.copies.to.push(Node { op, ins, outs, phase: at.0, objective: at.1 });
         self.count(group);
         for want in self.waiting.remove(&group).unwrap_or_default() {
             self.wanted[want].missing -= 1;
@@ -268,7 +276,7 @@ fn owners(
         MatchedSource::Result(group, _) => {
             (0, matched.groups[group].iter().map(|(member, _)| *member).collect())
         }
-        MatchedSource::MatchedInput(input) => {
+        MatchedSource::Input(input) => {
             let parts = &residences[input];
             let number = parts.iter().position(|part| part.contains(&member)).unwrap_or(0);
             (number, parts[number].clone())
@@ -276,7 +284,7 @@ fn owners(
     }
 }
 
-/// What is known of a member's value, under the name it gets if these members have it.
+/// The info of a member's value, named for the members that have it.
 fn named_by(
     matched: &Matched,
     source: MatchedSource,
@@ -286,7 +294,7 @@ fn named_by(
 ) -> ValueInfo {
     let graph = matched.graphs[member];
     let mut info = graph.value(v).clone();
-    let apart = matches!(source, MatchedSource::MatchedInput(input) if matched.inputs[input].apart);
+    let apart = matches!(source, MatchedSource::Input(input) if matched.inputs[input].apart);
     if !apart && owners.len() == matched.graphs.len() {
         return info;
     }
@@ -298,5 +306,8 @@ fn named_by(
         }
         _ => own(&info.name, owners),
     };
+    if let (Origin::Input(Role::Data(DataRole::Noise { member, .. })), [owner]) = (&mut info.origin, owners) {
+        *member = *owner as u32;
+    }
     info
 }

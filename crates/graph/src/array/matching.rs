@@ -1,28 +1,27 @@
-//! Which inputs and nodes of several graphs correspond. Each graph is compared with all before it, node by
-//! node in its order, in time linear in the number of operands.
+//! Finds the inputs and nodes of several graphs that correspond. Each graph is compared with all before it, node by
+//! node, in time linear in the number of operands.
 //!
-//! A node belongs to a group of others if it does the same, types, phase and objective included, and its
-//! operands belong to the same groups as theirs. If only some do, the others, values of the same types that
-//! each member has for itself, have to be put together by a copy. That is done for nodes of the same name
-//! where it pays: if less has to be put together than otherwise would have to be taken apart, or if there is
-//! [much to do](WORTH) for each byte. Weights, states, hyper-parameters and random keys are never put
-//! together with those of other names.
+//! A node joins a group if it has the same operator, types, phase and objective, and its operands belong to the same
+//! groups. If only some operands do, the others must be stacked by a copy. A node of the same name then joins only
+//! where that pays: if fewer bytes are stacked than would otherwise be taken apart, or if the node does
+//! [much work](WORTH) per copied byte. Weights, states, hyper-parameters and random keys are never stacked with
+//! those of other names.
 
-use super::about;
+use super::{Apart, about};
+use crate::graph::op::Op;
 use crate::graph::{Graph, GraphError, Node, NodeId, Origin, Phase, Role, Type, Value};
-use crate::op::Op;
 use std::collections::{HashMap, HashSet};
 use std::mem::discriminant;
 
-/// Floating-point operations for each byte that is copied for them: matrix products and convolutions do more
-/// unless they are tiny, whatever works element by element does less.
+/// Floating-point operations per copied byte that make a copy worth it. Matrix products and convolutions do more
+/// unless they are tiny; element-wise operators do less.
 const WORTH: f64 = 8.0;
 
 /// Inputs that correspond.
 pub(super) struct MatchedInput {
     /// Members in order, and the input of each.
     pub of: Vec<(usize, Value)>,
-    /// What it is to the first of them.
+    /// Its role in the graph of the first of them.
     pub role: Role,
     /// Whether it is data of which every member has its own.
     pub apart: bool,
@@ -31,28 +30,28 @@ pub(super) struct MatchedInput {
 impl MatchedInput {
     /// Whether all members see the same.
     pub fn is_shared(&self) -> bool {
-        self.role == Role::Data && !self.apart
+        self.role.is_data() && !self.apart
     }
 }
 
 /// Nodes that are done together: members in order, and the node of each.
 pub(super) type NodeGroup = Vec<(usize, NodeId)>;
 
-/// What a value is to all members that have it.
+/// Where a value comes from, for all members that have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum MatchedSource {
     /// One of the corresponding inputs.
-    MatchedInput(usize),
+    Input(usize),
     /// A group, and which of its results.
     Result(usize, usize),
 }
 
-/// What corresponds in some graphs.
+/// The inputs and nodes of several graphs that correspond.
 pub(super) struct Matched<'g> {
     pub graphs: &'g [&'g Graph],
     pub inputs: Vec<MatchedInput>,
     pub groups: Vec<NodeGroup>,
-    /// By member and input value; nothing of use for other values.
+    /// By member and input value; unset for other values.
     input_of: Vec<Vec<usize>>,
     /// By member and node.
     group_of: Vec<Vec<usize>>,
@@ -75,12 +74,12 @@ impl<'g> Matched<'g> {
 
     pub fn source(&self, member: usize, value: Value) -> MatchedSource {
         match self.graphs[member].value(value).origin {
-            Origin::Input(_) => MatchedSource::MatchedInput(self.input_of[member][value.index()]),
+            Origin::Input(_) => MatchedSource::Input(self.input_of[member][value.index()]),
             Origin::Node { node, output } => MatchedSource::Result(self.group_of(member, node), output),
         }
     }
 
-    /// Has every member of a group do its node alone; the new groups.
+    /// Splits a group into one group per member; the new groups.
     pub fn split(&mut self, group: usize) -> std::ops::Range<usize> {
         let first = self.groups.len();
         for (member, id) in std::mem::take(&mut self.groups[group]) {
@@ -90,17 +89,14 @@ impl<'g> Matched<'g> {
         first..self.groups.len()
     }
 
-    /// Whether something is no data: members have theirs by name.
+    /// Whether it is an input other than data: members match those by name.
     fn is_named(&self, source: MatchedSource) -> bool {
-        matches!(source, MatchedSource::MatchedInput(i) if self.inputs[i].role != Role::Data)
+        matches!(source, MatchedSource::Input(i) if !self.inputs[i].role.is_data())
     }
 }
 
-/// Finds what corresponds. Data inputs whose name is `apart` correspond, but are not the same for all.
-pub(super) fn matched<'g>(
-    graphs: &'g [&'g Graph],
-    apart: &dyn Fn(&str) -> bool,
-) -> Result<Matched<'g>, GraphError> {
+/// Finds the inputs and nodes that correspond. Data inputs that are `apart` correspond, but every member has its own.
+pub(super) fn matched<'g>(graphs: &'g [&'g Graph], apart: Apart<'_>) -> Result<Matched<'g>, GraphError> {
     let mut matched = Matched {
         graphs,
         inputs: Vec::new(),
@@ -118,7 +114,7 @@ pub(super) fn matched<'g>(
     Ok(matcher.matched)
 }
 
-fn match_inputs(matched: &mut Matched, apart: &dyn Fn(&str) -> bool) {
+fn match_inputs(matched: &mut Matched, apart: Apart<'_>) {
     let mut known = HashMap::new();
     let graphs = matched.graphs;
     for (member, graph) in graphs.iter().enumerate() {
@@ -133,7 +129,7 @@ fn match_inputs(matched: &mut Matched, apart: &dyn Fn(&str) -> bool) {
             let key = (&info.name, &info.ty, discriminant(&role), in_passing.get(&value).copied());
             let input = *known.entry(key).or_insert(matched.inputs.len());
             if input == matched.inputs.len() {
-                let apart = role == Role::Data && apart(&info.name);
+                let apart = matches!(role, Role::Data(role) if apart(role));
                 matched.inputs.push(MatchedInput { of: Vec::new(), role, apart });
             }
             matched.inputs[input].of.push((member, value));
@@ -146,12 +142,12 @@ fn match_inputs(matched: &mut Matched, apart: &dyn Fn(&str) -> bool) {
 #[derive(Default)]
 struct Candidates {
     groups: Vec<usize>,
-    /// Who looked last, and how many groups it had got or found taken.
+    /// The member that looked last, and how many groups it had joined or found taken.
     member: usize,
     taken: usize,
 }
 
-/// What a node must have in common with a group.
+/// The key by which a node looks for its group.
 struct Wanted<'g> {
     kind: usize,
     name: &'g str,
@@ -161,7 +157,7 @@ struct Wanted<'g> {
 /// Groups so far, and where to look for them.
 struct Matcher<'g> {
     matched: Matched<'g>,
-    /// Numbers for what nodes do, by how it is written.
+    /// Numbers of operators with their types, by their text.
     kinds: HashMap<String, Vec<(&'g Op, usize)>>,
     kind_count: usize,
     /// By all operands.
@@ -212,7 +208,7 @@ impl<'g> Matcher<'g> {
         Ok(())
     }
 
-    /// What a node does, operands aside.
+    /// The number of a node's operator, types, phase and objective.
     fn kind(&mut self, member: usize, node: &'g Node) -> Result<usize, GraphError> {
         let graph = self.matched.graphs[member];
         let unwritable = |e: serde_json::Error| GraphError::Invalid(e.to_string());
@@ -220,7 +216,7 @@ impl<'g> Matcher<'g> {
         let op = serde_json::to_string(&node.op).map_err(unwritable)?;
         let written = format!("{op} {types:?} {:?} {}", node.phase, node.objective);
         let same = self.kinds.entry(written).or_default();
-        // Operators from outside that are written alike may not be the same.
+        // Custom operators may print alike and differ.
         if let Some((_, kind)) = same.iter().find(|(op, _)| **op == node.op) {
             return Ok(*kind);
         }
@@ -284,7 +280,7 @@ impl<'g> Matcher<'g> {
 
     fn new_group(&mut self, wanted: &Wanted<'g>) -> usize {
         let same = |source: &MatchedSource| match *source {
-            MatchedSource::MatchedInput(input) => self.matched.inputs[input].is_shared(),
+            MatchedSource::Input(input) => self.matched.inputs[input].is_shared(),
             MatchedSource::Result(group, _) => self.shared[group],
         };
         self.shared.push(wanted.operands.iter().all(same));

@@ -1,5 +1,5 @@
-//! An order in which groups can run. Where members do the same in different orders, no order exists; then
-//! nodes that stand in the way are done by each member alone.
+//! Sorts groups into an order in which they can run. Where members run the same nodes in different orders, there is
+//! none; the groups in the way are then split, and each member runs its node alone.
 
 use super::matching::Matched;
 use crate::graph::{Graph, NodeId, Origin, Phase, Value};

@@ -1,5 +1,5 @@
-//! Which members' weights, states, hyper-parameters and random keys are one value, and which are values of
-//! their own: whatever needs fewer copies in a step.
+//! Decides which members share one stacked value for a weight, state, hyper-parameter or random key, and which have
+//! a value of their own: the choice that needs fewest copies in a step.
 
 use super::matching::{Matched, MatchedSource};
 use crate::graph::{Phase, Role};
@@ -18,8 +18,8 @@ pub(super) fn residences(matched: &Matched) -> Vec<Vec<MemberSet>> {
         let whole: MemberSet = input.of.iter().map(|(member, _)| *member).collect();
         let each: Vec<MemberSet> = whole.iter().map(|member| vec![*member]).collect();
         match input.role {
-            Role::Data if input.apart => return each,
-            Role::Data => return vec![whole],
+            Role::Data(_) if input.apart => return each,
+            Role::Data(_) => return vec![whole],
             _ => {}
         }
         let mut makers: BTreeMap<Option<usize>, MemberSet> = BTreeMap::new();
@@ -34,8 +34,7 @@ pub(super) fn residences(matched: &Matched) -> Vec<Vec<MemberSet>> {
     uses.iter().enumerate().map(choose).collect()
 }
 
-/// The members that read an input together, and whether for an update: what is copied is copied once for
-/// each.
+/// The members that read an input together, and whether an update does: a copy is made once for each.
 type Uses = HashSet<(MemberSet, bool)>;
 
 fn uses(matched: &Matched) -> Vec<Uses> {
@@ -43,8 +42,8 @@ fn uses(matched: &Matched) -> Vec<Uses> {
     for (g, group) in matched.groups.iter().enumerate().filter(|(_, group)| !group.is_empty()) {
         let node = matched.first(g);
         for v in &node.ins {
-            // What is no data is the same input for all members of a group.
-            if let MatchedSource::MatchedInput(input) = matched.source(group[0].0, *v) {
+            // Inputs other than data are the same input for all members of a group.
+            if let MatchedSource::Input(input) = matched.source(group[0].0, *v) {
                 let members = group.iter().map(|(member, _)| *member).collect();
                 uses[input].insert((members, node.phase == Phase::Update));
             }
@@ -59,7 +58,7 @@ fn next(matched: &Matched) -> Vec<HashMap<usize, usize>> {
     for (member, graph) in matched.graphs.iter().enumerate() {
         for (input, value) in &graph.carries {
             let (input, value) = (matched.source(member, *input), matched.source(member, *value));
-            if let (MatchedSource::MatchedInput(input), MatchedSource::Result(group, _)) = (input, value) {
+            if let (MatchedSource::Input(input), MatchedSource::Result(group, _)) = (input, value) {
                 next[input].insert(member, group);
             }
         }

@@ -1,28 +1,28 @@
-//! From the nodes of a chain to the operator: which values are operands, steps and results; and whether
-//! these nodes may be one chain at all.
+//! Assembles the fused operator of some nodes: its operands, steps and results; and whether these nodes may be fused
+//! at all.
 
 use super::Uses;
+use crate::graph::op::Op;
+use crate::graph::op::elementwise::{Apply, Elementwise, ElementwiseResult, ElementwiseStep};
+use crate::graph::op::map::Function;
+use crate::graph::op::reduce::Reduce;
+use crate::graph::op::zip::{Binary, broadcast_spec};
 use crate::graph::{Graph, Value};
-use crate::op::Op;
-use crate::op::elementwise::{Apply, Elementwise, ElementwiseResult, ElementwiseStep};
-use crate::op::map::Function;
-use crate::op::reduce::Reduce;
-use crate::op::zip::{Binary, broadcast_spec};
 use std::collections::HashMap;
 
-/// Limits that keep the blocks of all values of a chain within a core's first cache.
+/// Limits that keep the blocks of all values of a fused node within a core's first-level cache.
 const OPERANDS: usize = 12;
 const STEPS: usize = 24;
 const RESULTS: usize = 8;
 
-/// A chain in its graph.
+/// A fused operator with its operands and results in the graph.
 pub(super) struct Assembled {
     pub chain: Elementwise,
     pub ins: Vec<Value>,
     pub outs: Vec<Value>,
 }
 
-/// The chain of some nodes, in order; none if they cannot be one.
+/// The fused operator of some nodes, in order; `None` if they cannot be fused.
 pub(super) fn assemble(graph: &Graph, uses: &Uses, members: &[usize]) -> Option<Assembled> {
     let makes = |v: &Value| members.iter().any(|&id| graph.nodes[id].outs[0] == *v);
     let mut ins: Vec<Value> = Vec::new();
@@ -39,7 +39,7 @@ pub(super) fn assemble(graph: &Graph, uses: &Uses, members: &[usize]) -> Option<
         let of: Option<Vec<usize>> = uses.ins[id].iter().map(|v| place.get(v).copied()).collect();
         let (of, out) = (of?, node.outs[0]);
         if let Op::Reduce(reduce) = &node.op {
-            // Only a sum of what the chain makes: reading an operand for it would save nothing.
+            // Only a reduction of a step: reading an operand for it would save nothing.
             if of[0] < ins.len() {
                 return None;
             }
@@ -63,10 +63,10 @@ pub(super) fn assemble(graph: &Graph, uses: &Uses, members: &[usize]) -> Option<
     if !fits || !reduces().all(|reduce| reducible(reduce, shape.len(), &chain.steps)) {
         return None;
     }
-    // The operands alone must say how large the loop is; the operator checks the rest itself.
+    // The operands alone must give the loop its shape; the operator checks the rest itself.
     let shapes: Vec<_> = types.iter().map(|t| t.shape.as_slice()).collect();
     let whole = broadcast_spec(&types).ok()?.infer(&shapes).ok()?;
-    let valid = whole[0] == *shape && crate::op::OpDef::spec(&chain, &types).is_ok();
+    let valid = whole[0] == *shape && crate::graph::op::OpDef::spec(&chain, &types).is_ok();
     valid.then_some(Assembled { chain, ins, outs })
 }
 
@@ -74,8 +74,8 @@ fn is_reduce(graph: &Graph, id: usize) -> bool {
     matches!(graph.nodes[id].op, Op::Reduce(_))
 }
 
-/// Whether a reduction may end a chain: over the first dimensions, the last or both. One over all of them
-/// is a single sum, which one thread takes: only where the rest of the chain is no more than it.
+/// Whether a reduction may end a fused node: over the first dimensions, the last or both. A reduction over all
+/// dimensions runs on one thread, so it is fused only where the steps before it cost no more than itself.
 fn reducible(reduce: &Reduce, rank: usize, steps: &[ElementwiseStep]) -> bool {
     let reduced: Vec<bool> = (0..rank).map(|d| reduce.axes.contains(&d)).collect();
     let changes = reduced.windows(2).filter(|w| w[0] != w[1]).count();
@@ -89,7 +89,7 @@ fn reducible(reduce: &Reduce, rank: usize, steps: &[ElementwiseStep]) -> bool {
     }
 }
 
-/// No more than a few instructions.
+/// Whether a step takes no more than a few instructions.
 fn cheap(apply: Apply) -> bool {
     match apply {
         Apply::Map(f) | Apply::MapGrad(f) => matches!(

@@ -1,9 +1,9 @@
-//! What a graph moves through memory, and how a pass changed it, in words.
+//! Memory traffic of a graph, and a text that shows how fusion changed it.
 
 use crate::dim::{Bindings, Dim, DimError};
 use crate::graph::Graph;
-use crate::op::Op;
-use crate::op::elementwise::{Apply, Elementwise};
+use crate::graph::op::Op;
+use crate::graph::op::elementwise::{Apply, Elementwise};
 use std::fmt::Write;
 
 /// Calls and memory of one step of a graph; views cost nothing and do not count.
@@ -17,7 +17,7 @@ pub struct MemoryTraffic {
     pub bytes: Dim,
 }
 
-/// What a graph moves through memory.
+/// The memory traffic of a graph.
 pub fn traffic(graph: &Graph) -> MemoryTraffic {
     let mut sum = MemoryTraffic { nodes: 0, passes: 0, bytes: Dim::from(0) };
     for node in graph.nodes.iter().filter(|node| !node.op.def().is_view()) {
@@ -28,7 +28,7 @@ pub fn traffic(graph: &Graph) -> MemoryTraffic {
     sum
 }
 
-/// Before and after fusion for inputs of these sizes: the totals, then every chain.
+/// Before and after fusion for inputs of these sizes: the totals, then every fused node.
 pub fn explain(before: &Graph, after: &Graph, sizes: &Bindings) -> Result<String, DimError> {
     let mut text = String::new();
     for (label, graph) in [("before", before), ("after", after)] {
@@ -48,7 +48,7 @@ pub fn explain(before: &Graph, after: &Graph, sizes: &Bindings) -> Result<String
     Ok(text)
 }
 
-/// A chain in one line: `a = add(%3, %4); b = relu(a) -> b, sum(b over 0 1)`.
+/// A fused operator in one line: `a = add(%3, %4); b = relu(a) -> b, sum(b over 0 1)`.
 pub fn program(chain: &Elementwise, operands: &[String]) -> String {
     let name = |v: usize| match v.checked_sub(chain.operands) {
         None => operands.get(v).cloned().unwrap_or_else(|| format!("#{v}")),
@@ -68,7 +68,7 @@ pub fn program(chain: &Elementwise, operands: &[String]) -> String {
         None => name(kept.value),
         Some(reduce) => {
             let axes: Vec<String> = reduce.axes.iter().map(usize::to_string).collect();
-            format!("{}({} over {})", crate::op::OpDef::name(reduce), name(kept.value), axes.join(" "))
+            format!("{}({} over {})", crate::graph::op::OpDef::name(reduce), name(kept.value), axes.join(" "))
         }
     });
     let steps: Vec<String> = steps.collect();

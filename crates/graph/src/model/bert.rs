@@ -4,9 +4,9 @@
 use super::head::{HIDDEN_TOKENS, Head};
 use super::param::{Param, ParamValue, Params, flag, float, int, param, text, wrong};
 use super::{Architecture, Built, Family, ModelInput, Settings, batch, tokens};
-use crate::build::Builder;
-use crate::dtype::DType;
-use crate::graph::{GraphError, Init, Value};
+use crate::graph::build::Builder;
+use crate::graph::{GraphError, GraphOutput, Init, Role, Value};
+use crate::role::DataRole;
 
 /// Sizes of a BERT.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,8 +100,11 @@ impl Bert {
     /// `[batch, length, vocab]` of masked tokens, or one result per text `[batch, classes]`.
     pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
         let x = tokens(g, "x")?;
-        let mask = g.data("mask", DType::Bool, &[batch(), g.shape(x)[1].clone()])?;
-        let segments = if self.segments { Some(tokens(g, "segments")?) } else { None };
+        let mask = g.mask("mask", &[batch(), g.shape(x)[1].clone()])?;
+        let segments = match self.segments {
+            true => Some(g.input("segments", Role::Data(DataRole::Segment), g.ty(x).clone())?),
+            false => None,
+        };
         let table = "bert.embeddings.word_embeddings";
         let table = g.scope(table, |g| g.weight("weight", &[self.vocab, self.width], START))?;
         let h = g.scope("bert", |g| self.encode(g, x, mask, segments, table))?;
@@ -188,7 +191,7 @@ impl Architecture for Bert {
         self.head.built(g, x)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(self.head.named(self.build(g)?))
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(self.head.predicted(self.build(g)?))
     }
 }

@@ -1,8 +1,8 @@
 //! A classifier given as a function from a builder to logits: the shortest way to a model of one's own.
 
 use super::{Architecture, Built, classified, logits};
-use crate::build::Builder;
-use crate::graph::{GraphError, Value};
+use crate::graph::build::Builder;
+use crate::graph::{GraphError, GraphOutput, Value};
 use std::fmt;
 
 /// Trains the logits `[…, classes]` that the function builds against the classes `y` `[…]`.
@@ -14,7 +14,7 @@ impl<F: Fn(&mut Builder) -> Result<Value, GraphError> + Send + Sync> Architectur
         classified(g, x, false)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
         Ok(logits((self.0)(g)?))
     }
 }

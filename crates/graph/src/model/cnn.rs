@@ -3,8 +3,8 @@
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, int, param, text, wrong};
 use super::{Architecture, Built, Family, ModelInput, rectangles};
-use crate::build::Builder;
-use crate::graph::{GraphError, Value};
+use crate::graph::build::Builder;
+use crate::graph::{GraphError, GraphOutput, Value};
 use crate::windows::ConvOptions;
 
 /// Sizes of the network.
@@ -70,7 +70,7 @@ impl Architecture for Cnn {
         self.head.built(g, x)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(self.head.named(self.build(g)?))
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(self.head.predicted(self.build(g)?))
     }
 }

@@ -2,10 +2,11 @@
 
 use super::param::{Param, Params, float, int, param, wrong};
 use super::{Architecture, Built, Family, ModelInput, batch, regressed};
-use crate::build::Builder;
 use crate::dtype::DType;
-use crate::graph::{GraphError, Value};
-use crate::op::map::Function;
+use crate::graph::build::Builder;
+use crate::graph::op::map::Function;
+use crate::graph::{GraphError, GraphOutput, Value};
+use crate::role::OutputRole;
 use crate::windows::ConvOptions;
 
 /// Shape of the network.
@@ -91,7 +92,7 @@ impl Architecture for CosmoFlow {
         regressed(g, prediction)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(vec![("prediction".into(), self.build(g)?)])
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(vec![GraphOutput::of(OutputRole::Prediction, self.build(g)?)])
     }
 }

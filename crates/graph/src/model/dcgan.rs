@@ -1,13 +1,13 @@
-//! DCGAN: a generator of 64x64 images and a discriminator, trained in turn; the generator meets the
+//! DCGAN: a generator of 64x64 images and a discriminator, trained in turn; the generator sees the
 //! discriminator just updated. Weights are named as in PyTorch's example.
 
 use super::param::{Param, Params, int, param};
 use super::{Architecture, Built, Family, ModelInput, Objective, batch, images};
-use crate::build::Builder;
-use crate::dtype::DType;
-use crate::graph::{GraphError, Init, Value};
+use crate::graph::build::Builder;
+use crate::graph::op::map::Function;
+use crate::graph::{GraphError, GraphOutput, Init, Value};
 use crate::layer::BatchNormOptions;
-use crate::op::map::Function;
+use crate::role::OutputRole;
 use crate::windows::ConvOptions;
 
 /// Sizes of the two networks.
@@ -49,7 +49,7 @@ const SIZE: usize = 64;
 impl Dcgan {
     /// From the noise `z` `[batch, latent, 1, 1]` to images; `track` moves the running statistics.
     pub fn generate(&self, g: &mut Builder, track: bool) -> Result<Value, GraphError> {
-        let mut x = g.data("z", DType::F32, &[batch(), self.latent.into(), 1.into(), 1.into()])?;
+        let mut x = g.noise("z", &[batch(), self.latent.into(), 1.into(), 1.into()])?;
         g.scope("generator.main", |g| {
             for (n, factor) in [8, 4, 2, 1].into_iter().enumerate() {
                 let options =
@@ -99,6 +99,10 @@ fn judged(g: &mut Builder, logits: Value, answer: f32) -> Result<Value, GraphErr
     g.bce_with_logits(logits, answer)
 }
 
+fn metric(name: &str, value: Value) -> GraphOutput {
+    GraphOutput::new(name, OutputRole::Metric, value)
+}
+
 impl Architecture for Dcgan {
     fn objectives(&self) -> Vec<Objective> {
         vec![
@@ -116,16 +120,16 @@ impl Architecture for Dcgan {
             let fake = self.discriminate(g, fake)?;
             let (on_real, on_fake) = (judged(g, real, 1.0)?, judged(g, fake, 0.0)?);
             let loss = g.add(on_real, on_fake)?;
-            Ok(Built { loss, metrics: vec![("real".into(), on_real), ("fake".into(), on_fake)] })
+            Ok(Built { loss, metrics: vec![metric("real", on_real), metric("fake", on_fake)] })
         } else {
             let images = self.generate(g, true)?;
             let fake = self.discriminate(g, images)?;
             let loss = judged(g, fake, 1.0)?;
-            Ok(Built { loss, metrics: vec![("images".into(), images)] })
+            Ok(Built { loss, metrics: vec![metric("images", images)] })
         }
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(vec![("images".into(), self.generate(g, false)?)])
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(vec![metric("images", self.generate(g, false)?)])
     }
 }

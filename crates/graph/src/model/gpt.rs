@@ -5,8 +5,8 @@
 use super::head::{Head, NEXT_TOKENS, last_token};
 use super::param::{Param, ParamValue, Params, float, int, param, text, wrong};
 use super::{Architecture, Built, Family, ModelInput, Settings, tokens};
-use crate::build::Builder;
-use crate::graph::{GraphError, Init, Value};
+use crate::graph::build::Builder;
+use crate::graph::{GraphError, GraphOutput, Init, Value};
 
 /// Sizes of a GPT.
 #[derive(Clone, Debug, PartialEq)]
@@ -185,7 +185,7 @@ impl Architecture for Gpt {
         self.head.built(g, x)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(self.head.named(self.build(g)?))
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(self.head.predicted(self.build(g)?))
     }
 }

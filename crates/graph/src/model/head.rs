@@ -1,10 +1,11 @@
-//! What a model predicts, and the loss that follows from it.
+//! Heads of models: what they predict, and the loss that follows from it.
 
 use super::param::Params;
 use super::{Built, classified, logits, regressed};
-use crate::build::Builder;
 use crate::dtype::DType;
-use crate::graph::{GraphError, Value};
+use crate::graph::build::Builder;
+use crate::graph::{GraphError, GraphOutput, Value};
+use crate::role::OutputRole;
 
 /// What a model predicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +44,11 @@ impl Head {
         }
     }
 
-    /// A model's result under the name of what it is.
-    pub fn named(self, result: Value) -> Vec<(String, Value)> {
+    /// A model's result as what it is.
+    pub fn predicted(self, result: Value) -> Vec<GraphOutput> {
         match self {
             Head::Tokens | Head::Classes => logits(result),
-            Head::Numbers => vec![("prediction".into(), result)],
+            Head::Numbers => vec![GraphOutput::of(OutputRole::Prediction, result)],
         }
     }
 }
@@ -56,7 +57,7 @@ impl Head {
 /// tells real tokens from padding, which comes after them.
 pub fn last_token(g: &mut Builder, states: Value) -> Result<Value, GraphError> {
     let shape = g.shape(states).to_vec();
-    let mask = g.data("mask", DType::Bool, &shape[..2])?;
+    let mask = g.mask("mask", &shape[..2])?;
     let real = g.cast_f32(mask)?;
     let count = g.sum(real, &[1], true)?;
     let last = g.affine(count, 1.0, -1.0)?;

@@ -3,9 +3,9 @@
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, ints, param, text, wrong};
 use super::{Architecture, Built, Family, ModelInput, Settings, batch};
-use crate::build::Builder;
 use crate::dtype::DType;
-use crate::graph::{GraphError, Value};
+use crate::graph::build::Builder;
+use crate::graph::{GraphError, GraphOutput, Value};
 
 /// The widths of input, hidden layers and output.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,7 @@ impl Architecture for Mlp {
         self.head.built(g, x)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(self.head.named(self.build(g)?))
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(self.head.predicted(self.build(g)?))
     }
 }

@@ -3,9 +3,9 @@
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, float, int, param, text};
 use super::{Architecture, Built, Family, ModelInput, rectangles};
-use crate::build::Builder;
-use crate::graph::{GraphError, Init, Value};
-use crate::op::map::Function;
+use crate::graph::build::Builder;
+use crate::graph::op::map::Function;
+use crate::graph::{GraphError, GraphOutput, Init, Value};
 use crate::windows::ConvOptions;
 
 /// Shape of a MobileNet-V2.
@@ -147,7 +147,7 @@ impl Architecture for MobileNetV2 {
         self.head.built(g, x)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(self.head.named(self.build(g)?))
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(self.head.predicted(self.build(g)?))
     }
 }

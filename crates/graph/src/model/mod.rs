@@ -18,11 +18,12 @@ pub mod resnet;
 pub mod vgg;
 pub mod weighted;
 
-use crate::build::Builder;
 use crate::dim::{Dim, product};
 use crate::dtype::DType;
-use crate::graph::{GraphError, Value};
+use crate::graph::build::Builder;
+use crate::graph::{GraphError, GraphOutput, Role, Type, Value};
 use crate::nearest::suggestion;
+use crate::role::{DataRole, OutputRole};
 use param::{Param, ParamValue, Params};
 use std::fmt;
 
@@ -40,9 +41,8 @@ pub struct Objective {
 pub struct Built {
     /// What is minimised, a scalar.
     pub loss: Value,
-    /// What else is worth knowing, by name: `logits` and `guess`, the class of the largest of them, or
-    /// `prediction`; `correct`, `count` and `weight` as scalars to be summed.
-    pub metrics: Vec<(String, Value)>,
+    /// What else is worth knowing: predictions, and scalars that are summed over partials.
+    pub metrics: Vec<GraphOutput>,
 }
 
 /// The architecture of a model: it builds the graphs of training, evaluation and prediction.
@@ -55,8 +55,8 @@ pub trait Architecture: fmt::Debug + Send + Sync {
     /// Builds objective `k` from the data and the newest weights.
     fn objective(&self, k: usize, g: &mut Builder) -> Result<Built, GraphError>;
 
-    /// Builds the predictions alone, by name, from all data but the targets.
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError>;
+    /// Builds the predictions alone, from all data but the targets.
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError>;
 }
 
 /// What a model reads as `x`.
@@ -224,20 +224,20 @@ pub fn tokens(g: &mut Builder, name: &str) -> Result<Value, GraphError> {
     g.data(name, DType::I64, &[batch(), Dim::symbol("length")])
 }
 
-/// Predictions called `logits`.
-pub fn logits(value: Value) -> Vec<(String, Value)> {
-    vec![("logits".into(), value)]
+/// Predictions that are scores of classes.
+pub fn logits(value: Value) -> Vec<GraphOutput> {
+    vec![GraphOutput::of(OutputRole::Logits, value)]
 }
 
 /// Cross entropy of logits `[…, classes]` against the classes `y` `[…]`, with how many were right out of
-/// how many. With `ignore`, targets of [`IGNORED`] do not count and no `guess` is given. Without it, each row
+/// how many. With `ignore`, targets of [`IGNORED`] do not count and there is no [`OutputRole::Guess`]. Without it, each row
 /// counts as much as the data `weight` says if the builder [weighs examples](Builder::weigh_examples).
 pub fn classified(g: &mut Builder, logits: Value, ignore: bool) -> Result<Built, GraphError> {
     let shape = g.shape(logits).to_vec();
     let (rows, last) = (&shape[..shape.len() - 1], shape.len() - 1);
-    let y = g.data("y", DType::I64, rows)?;
+    let y = g.target("y", DType::I64, rows)?;
     let weight = match g.weighs_examples() && !ignore {
-        true => Some(g.data("weight", DType::F32, rows)?),
+        true => Some(g.input("weight", Role::Data(DataRole::Weight), Type::f32(rows))?),
         false => None,
     };
     let loss = match weight {
@@ -257,12 +257,16 @@ pub fn classified(g: &mut Builder, logits: Value, ignore: bool) -> Result<Built,
     } else {
         g.size(product(rows))?
     };
-    let mut metrics = vec![("logits".into(), logits), ("correct".into(), correct), ("count".into(), count)];
+    let mut metrics = vec![
+        GraphOutput::of(OutputRole::Logits, logits),
+        GraphOutput::of(OutputRole::Correct, correct),
+        GraphOutput::of(OutputRole::Count, count),
+    ];
     if !ignore {
-        metrics.push(("guess".into(), guess));
+        metrics.push(GraphOutput::of(OutputRole::Guess, guess));
     }
     if let Some(weight) = weight {
-        metrics.push(("weight".into(), g.sum_all(weight)?));
+        metrics.push(GraphOutput::of(OutputRole::Weight, g.sum_all(weight)?));
     }
     Ok(Built { loss, metrics })
 }
@@ -270,9 +274,9 @@ pub fn classified(g: &mut Builder, logits: Value, ignore: bool) -> Result<Built,
 /// Mean squared error of predictions `[batch, n]` against the numbers `y` of the same shape.
 pub fn regressed(g: &mut Builder, prediction: Value) -> Result<Built, GraphError> {
     let shape = g.shape(prediction).to_vec();
-    let y = g.data("y", DType::F32, &shape)?;
+    let y = g.target("y", DType::F32, &shape)?;
     let loss = g.mse(prediction, y)?;
-    Ok(Built { loss, metrics: vec![("prediction".into(), prediction)] })
+    Ok(Built { loss, metrics: vec![GraphOutput::of(OutputRole::Prediction, prediction)] })
 }
 
 /// The target of positions that do not count, as in PyTorch.

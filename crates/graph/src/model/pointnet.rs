@@ -4,9 +4,10 @@
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, flag, float, int, param, text};
 use super::{Architecture, Built, Family, ModelInput, batch};
-use crate::build::Builder;
 use crate::dtype::DType;
-use crate::graph::{GraphError, Value};
+use crate::graph::build::Builder;
+use crate::graph::{GraphError, GraphOutput, Value};
+use crate::role::OutputRole;
 use crate::windows::ConvOptions;
 
 /// Sizes of a PointNet.
@@ -140,12 +141,12 @@ impl Architecture for PointNet {
         if let Some(penalty) = penalty {
             let scaled = g.affine(penalty, PENALTY, 0.0)?;
             built.loss = g.add(built.loss, scaled)?;
-            built.metrics.push(("penalty".into(), penalty));
+            built.metrics.push(GraphOutput::new("penalty", OutputRole::Metric, penalty));
         }
         Ok(built)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(self.head.named(self.build(g)?.0))
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(self.head.predicted(self.build(g)?.0))
     }
 }

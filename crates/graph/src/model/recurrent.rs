@@ -4,8 +4,8 @@
 use super::head::{Head, NEXT_TOKENS, last_token};
 use super::param::{Param, Params, float, int, param, text};
 use super::{Architecture, Built, Family, ModelInput, tokens};
-use crate::build::Builder;
-use crate::graph::{GraphError, Init, Value};
+use crate::graph::build::Builder;
+use crate::graph::{GraphError, GraphOutput, Init, Value};
 
 /// Sizes of a recurrent model of text.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +96,7 @@ impl Architecture for Recurrent {
         self.head.built(g, x)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(self.head.named(self.build(g)?))
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(self.head.predicted(self.build(g)?))
     }
 }

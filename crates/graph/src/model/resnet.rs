@@ -4,8 +4,8 @@
 use super::head::{CLASSIFY_OR_REGRESS, Head};
 use super::param::{Param, Params, extents, flag, int, ints, param, text, wrong};
 use super::{Architecture, Built, Family, ModelInput, Settings, rectangles};
-use crate::build::Builder;
-use crate::graph::{GraphError, Init, Value};
+use crate::graph::build::Builder;
+use crate::graph::{GraphError, GraphOutput, Init, Value};
 use crate::windows::ConvOptions;
 
 /// Shape of a ResNet.
@@ -162,7 +162,7 @@ impl Architecture for ResNet {
         self.head.built(g, x)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
-        Ok(self.head.named(self.build(g)?))
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(self.head.predicted(self.build(g)?))
     }
 }

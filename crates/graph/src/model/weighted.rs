@@ -1,8 +1,8 @@
 //! A classifier whose examples do not all count the same.
 
 use super::{Architecture, Built, Objective};
-use crate::build::Builder;
-use crate::graph::{GraphError, Value};
+use crate::graph::build::Builder;
+use crate::graph::{GraphError, GraphOutput};
 
 /// Trains a classifier with the data `weight` `[batch]` beside `x` and `y`: the loss is the mean of each
 /// example's cross entropy times its weight. Weights with a mean of one over the batch make it the weighted
@@ -33,7 +33,7 @@ impl Architecture for Weighted {
         self.0.objective(k, g)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
         self.0.forward(g)
     }
 }

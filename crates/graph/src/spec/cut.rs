@@ -4,7 +4,7 @@
 use super::{AxisId, Index, ReduceKind, Spec};
 use std::ops::Range;
 
-/// What puts one output of the parts together again.
+/// How one output of the parts is recombined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Combine {
     /// Side by side along this dimension: the same bits as the whole.
@@ -100,11 +100,6 @@ impl Spec {
             outputs: self.outputs.iter().map(combine).collect(),
             halo: operands().flatten().any(window),
         })
-    }
-
-    /// A batch may be run in slices along this axis: parts are independent and share no input element.
-    pub fn allows_micro_batches(&self, axis: AxisId) -> bool {
-        self.cut(axis).is_some_and(|c| !c.halo && c.keeps_bits())
     }
 
     /// Whether an output is a window that slides along the axis.

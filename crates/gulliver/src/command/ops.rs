@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::report::table::{self, Column};
 use clap::Args;
-use gulliver_graph::op::Op;
+use gulliver_graph::graph::op::Op;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,27 +1,33 @@
 //! `gulliver plan JOB`: how a job would run, before anything runs.
 
 mod explain;
+mod passes;
 
 use super::JobArguments;
 use super::several::{as_json, devices_table, ranking_table, write_trace};
 use crate::error::{Error, Proposal};
 use crate::interrupt;
+use crate::local::{LocalDevice, device_set};
 use crate::machine::KnownMachine;
-use crate::setup::{Graphs, How, Setup, measured, setup};
-use crate::strategy::{AUTO, judged, ranking};
+use crate::setup::{How, Setup, measured, setup};
 use crate::units;
 use clap::Args;
 use explain::explain;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
+use gulliver_plan::devices::error::JobPlanError;
+use gulliver_plan::devices::options::DeviceOptions;
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::devices::strategy::{AUTO, Candidate, JobGraphs, Strategy, ranking};
 use gulliver_plan::document::collectives::exchanged;
+use gulliver_plan::document::error::PlanError;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Act, Choice, Plan, STREAMS, Stream, Tier};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::outline::slice_of;
 use gulliver_plan::time::simulate::Timing;
-use gulliver_run::planner::Planner;
-use gulliver_run::session::{SessionError, SessionOptions, Which};
+use passes::passes;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -93,7 +99,7 @@ pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
     let stop = interrupt::install()?;
     let KnownMachine { profile, about } = arguments.job.machine()?;
     let how = How { thorough: arguments.fit, ..How::watched(&job, &stop, arguments.json) };
-    let Setup { mut planner, largest, graphs, devices, .. } = match setup(&job, None, profile.as_ref(), &how)
+    let Setup { mut planners, largest, graphs, devices, .. } = match setup(&job, None, profile.as_ref(), &how)
     {
         Err(Error::DoesNotFit(advice)) if arguments.fit => match &advice.change {
             Some(Proposal { field, value, .. }) => {
@@ -111,6 +117,7 @@ pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
         print!("{}", job.to_toml());
         return Ok(());
     }
+    let mut planner = planners.remove(0);
     // Without a budget nothing had to be weighed, and nothing was measured.
     if planner.options().memory.is_none() && profile.is_none() {
         planner.set_rates(measured(planner.options().threads));
@@ -126,13 +133,11 @@ pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
         let forced = arguments.job.strategy.is_some() && job.train.strategy != AUTO;
         return several(arguments, job.train.strategy, forced, (&graphs, &devices), &mut out);
     }
-    let unlimited = planner.unlimited(Which::Train, &largest).map_err(SessionError::from)?;
-    let free = planner.timing(Which::Train, &largest, &unlimited).map_err(SessionError::from)?;
-    let plan = planner.plan(Which::Train, &largest).map_err(SessionError::from)?;
-    verify(planner.graph(Which::Train), &plan).map_err(SessionError::from)?;
-    let timing = planner.timing(Which::Train, &largest, &plan).map_err(SessionError::from)?;
+    let plan = planner.plan_with_passes(Purpose::Train, &largest)?;
+    verify(planner.graph(Purpose::Train), &plan).map_err(JobPlanError::from)?;
+    let timing = planner.timing(Purpose::Train, &largest, &plan)?;
     let summary = Summary::of(&plan, &largest, timing);
-    let graph = planner.graph(Which::Train);
+    let graph = planner.graph(Purpose::Train);
     let met = collectives(graph, &plan, &largest)?;
     let text = match &arguments.explain {
         _ if arguments.json => {
@@ -144,7 +149,7 @@ pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
         Some(value) => explain(graph, &plan, value)?,
         None => {
             let budget = planner.options().memory;
-            table(graph, (&unlimited, &free), (&plan, &summary), budget, met) + &about + "\n"
+            table(graph, &plan, &summary, budget) + &about + "\n"
         }
     };
     Ok(out.write_all(text.as_bytes())?)
@@ -155,14 +160,18 @@ fn several(
     arguments: &PlanArguments,
     name: &'static str,
     forced: bool,
-    (graphs, devices): (&Graphs, &[SessionOptions]),
+    (graphs, devices): (&JobGraphs, &[LocalDevice]),
     out: &mut impl Write,
 ) -> Result<(), Error> {
+    let set = device_set(devices);
     let (able, mut unable) = match forced {
-        true => (vec![judged(name, graphs, devices.to_vec())?], Vec::new()),
-        false => ranking(graphs, devices)?,
+        true => {
+            let strategy = Strategy::named(name).expect("job files name known strategies");
+            (vec![Candidate::new(strategy, graphs, &set)?], Vec::new())
+        }
+        false => ranking(graphs, &set)?,
     };
-    let Some(chosen) = able.iter().find(|judged| forced || judged.same_numbers) else {
+    let Some(chosen) = able.iter().find(|candidate| forced || candidate.same_numbers) else {
         return Err(unable.swap_remove(0).1.into());
     };
     if let Some(path) = &arguments.trace {
@@ -209,59 +218,14 @@ fn links(moved: &Ledger) -> String {
 }
 
 /// How often a device exchanges values with others in a step, and the bytes it takes from them.
-fn collectives(graph: &Graph, plan: &Plan, sizes: &Bindings) -> Result<(usize, u64), SessionError> {
+fn collectives(graph: &Graph, plan: &Plan, sizes: &Bindings) -> Result<(usize, u64), PlanError> {
     let collectives = graph.nodes.iter().filter(|node| node.op.def().meets()).count();
     Ok((collectives, exchanged(graph, &slice_of(sizes, plan.partials)?, plan.partials)?))
 }
 
-/// What each pass did, who holds the memory at the peak, and what moves.
-fn table(
-    graph: &Graph,
-    (unlimited, free): (&Plan, &Timing),
-    (plan, summary): (&Plan, &Summary),
-    budget: Option<u64>,
-    (collectives, from_peers): (usize, u64),
-) -> String {
-    let mut text = format!("{:<10} {:>11} {:>11}   changed\n", "after", "peak", "step time");
-    let mut row = |pass: &str, peak: u64, seconds: f64, changed: String| {
-        let _ = writeln!(text, "{pass:<10} {:>11} {:>11}   {changed}", units::bytes(peak), time(seconds));
-    };
-    let nodes = graph.nodes.iter().filter(|node| !node.op.def().is_view()).count();
-    row(
-        "graph",
-        unlimited.spaces[0].live,
-        free.seconds,
-        format!("{nodes} operators, everything stays on the device"),
-    );
-    let again = plan.decisions.iter().filter(|d| d.choice == Choice::Recompute).count();
-    if again > 0 {
-        let seconds = summary.timing.again;
-        let changed = format!("{again} values recomputed, which takes {}", time(seconds));
-        row("recompute", plan.spaces[0].live, free.seconds + seconds, changed);
-    }
-    let bytes = &summary.timing.moved;
-    if *bytes != Ledger::default() {
-        let hidden = free.seconds + summary.timing.again;
-        let wait = time(summary.timing.seconds - hidden);
-        row(
-            "swap",
-            plan.spaces[0].live,
-            summary.timing.seconds,
-            format!("{}; the step waits {wait} for it", links(bytes)),
-        );
-    }
-    if collectives > 0 {
-        let changed = format!("{} from other devices in {collectives} exchanges", units::bytes(from_peers));
-        row("exchange", plan.spaces[0].live, summary.timing.seconds, changed);
-    }
-    let lost = plan.spaces[0].bytes - plan.spaces[0].live;
-    let share = 100.0 * lost as f64 / plan.spaces[0].live.max(1) as f64;
-    row(
-        "layout",
-        plan.spaces[0].bytes,
-        summary.timing.seconds,
-        format!("{} of gaps between buffers ({share:.1} %)", units::bytes(lost)),
-    );
+/// The passes, what holds the memory at the peak, and what moves.
+fn table(graph: &Graph, plan: &Plan, summary: &Summary, budget: Option<u64>) -> String {
+    let mut text = passes(&plan.passes);
     let (at, held) = plan.at_peak();
     let of = budget.map_or("no limit".to_string(), |bytes| format!("budget {}", units::bytes(bytes)));
     let _ = writeln!(
@@ -286,7 +250,7 @@ fn table(
         .map(|s| format!("{} {}", doing(*s), time(busy(*s))))
         .collect();
     let _ = writeln!(text, "busy in a step, side by side: {}", streams.join(", "));
-    text += "peak: most bytes in use at once; each row: what it and the step time are after that pass of the planner\n";
+    text += "peak: most bytes in use at once; each row: what it and the step time were after that pass of the planner\n";
     text
 }
 
@@ -325,22 +289,17 @@ fn running(graph: &Graph, plan: &Plan, at: usize) -> String {
 
 /// Plans for budgets from the least that will do to all that could be used.
 fn curve(planner: &mut Planner, sizes: &Bindings) -> Result<Vec<Point>, Error> {
-    let [graph, evaluation] = [Which::Train, Which::Evaluate].map(|which| planner.graph(which).clone());
+    let [graph, evaluation] = [Purpose::Train, Purpose::Evaluate].map(|which| planner.graph(which).clone());
     let options = planner.options().clone();
-    let least = planner.smallest(sizes).map_err(SessionError::from)?;
-    let most = planner.unlimited(Which::Train, sizes).map_err(SessionError::from)?.spaces[0].bytes;
+    let least = planner.smallest(sizes)?;
+    let most = planner.unlimited(Purpose::Train, sizes)?.spaces[0].bytes;
     let mut points = Vec::new();
     for part in 0..=8 {
         let budget = least + (most - least.min(most)) * part / 8;
-        let limited = gulliver_run::session::SessionOptions {
-            memory: Some(budget),
-            largest: Some(sizes.clone()),
-            ..options.clone()
-        };
-        let mut planner =
-            Planner::new(graph.clone(), Some(evaluation.clone()), limited).map_err(SessionError::from)?;
-        let plan = planner.plan(Which::Train, sizes).map_err(SessionError::from)?;
-        let timing = planner.timing(Which::Train, sizes, &plan).map_err(SessionError::from)?;
+        let limited = DeviceOptions { memory: Some(budget), largest: Some(sizes.clone()), ..options.clone() };
+        let mut planner = Planner::new(graph.clone(), Some(evaluation.clone()), limited)?;
+        let plan = planner.plan(Purpose::Train, sizes)?;
+        let timing = planner.timing(Purpose::Train, sizes, &plan)?;
         points.push(Point { budget, summary: Summary::of(&plan, sizes, timing) });
     }
     Ok(points)

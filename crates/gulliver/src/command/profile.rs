@@ -2,11 +2,11 @@
 
 use crate::error::Error;
 use crate::machine::{self, processor};
+use crate::profile::{Doing, SECONDS, profile};
 use crate::report::table::{self, Column};
 use crate::units;
 use clap::Args;
 use gulliver_plan::time::cost::{Curves, Point, Profile};
-use gulliver_run::profile::{Doing, SECONDS, profile};
 use gulliver_run::team::cores;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal, Write};

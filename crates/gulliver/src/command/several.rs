@@ -3,12 +3,14 @@
 
 use crate::error::Error;
 use crate::files::write_file;
-use crate::strategy::Judged;
 use crate::units;
 use gulliver_graph::graph::Graph;
+use gulliver_plan::devices::error::JobPlanError;
+use gulliver_plan::devices::predict::PredictedStep;
+use gulliver_plan::devices::strategy::Candidate;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::Plan;
 use gulliver_plan::document::timeline::bars;
-use gulliver_run::session::{Foreseen, SessionError, Which};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -21,49 +23,54 @@ fn time(seconds: f64) -> String {
 }
 
 /// The graphs and plans of all devices.
-pub fn plans(judged: &Judged) -> Vec<(&Graph, &Plan)> {
-    judged.planners.iter().map(|planner| planner.graph(Which::Train)).zip(&judged.foreseen.plans).collect()
+pub fn plans(candidate: &Candidate) -> Vec<(&Graph, &Plan)> {
+    candidate
+        .planners
+        .iter()
+        .map(|planner| planner.graph(Purpose::Train))
+        .zip(&candidate.prediction.plans)
+        .collect()
 }
 
 /// Bytes from other devices, over all of them.
-fn from_peers(judged: &Judged) -> u64 {
+fn from_peers(candidate: &Candidate) -> u64 {
     let count = |(graph, plan): (&Graph, &Plan)| {
         gulliver_plan::document::collectives::exchanged(graph, &plan.bindings(), plan.partials).unwrap_or(0)
     };
-    plans(judged).into_iter().map(count).sum()
+    plans(candidate).into_iter().map(count).sum()
 }
 
-fn swapped(foreseen: &Foreseen) -> u64 {
-    foreseen.together.devices.iter().map(|d| d.moved.to_device + d.moved.to_host).sum()
+fn swapped(prediction: &PredictedStep) -> u64 {
+    prediction.together.devices.iter().map(|d| d.moved.to_device + d.moved.to_host).sum()
 }
 
 /// How many devices are used, after `before`; nothing if all are.
-fn left(judged: &Judged, before: &str) -> String {
-    let used = judged.planners.len();
-    if used == judged.of {
+fn left(candidate: &Candidate, before: &str) -> String {
+    let used = candidate.planners.len();
+    if used == candidate.of {
         return String::new();
     }
-    format!("{before}on {used} of {} devices: more are less than 5 % faster", judged.of)
+    format!("{before}on {used} of {} devices: more are less than 5 % faster", candidate.of)
 }
 
 /// How strategies rank, fastest first.
-pub fn ranking_table(able: &[Judged], unable: &[(&'static str, SessionError)]) -> String {
+pub fn ranking_table(able: &[Candidate], unable: &[(&'static str, JobPlanError)]) -> String {
     let mut text = format!(
         "{:<12} {:>11} {:>13} {:>12} {:>15}   results\n",
         "strategy", "step time", "largest peak", "to/from host", "between devices"
     );
-    for judged in able {
-        let peak = judged.foreseen.plans.iter().map(|plan| plan.spaces[0].live).max().unwrap_or(0);
+    for candidate in able {
+        let peak = candidate.prediction.plans.iter().map(|plan| plan.spaces[0].live).max().unwrap_or(0);
         let _ = writeln!(
             text,
             "{:<12} {:>11} {:>13} {:>12} {:>15}   {}",
-            judged.name,
-            time(judged.foreseen.together.seconds),
+            candidate.name,
+            time(candidate.prediction.together.seconds),
             units::bytes(peak),
-            units::bytes(swapped(&judged.foreseen)),
-            units::bytes(from_peers(judged)),
-            if judged.same_numbers { "as on one device" } else { "rounded differently" }.to_string()
-                + &left(judged, "; "),
+            units::bytes(swapped(&candidate.prediction)),
+            units::bytes(from_peers(candidate)),
+            if candidate.same_numbers { "as on one device" } else { "rounded differently" }.to_string()
+                + &left(candidate, "; "),
         );
     }
     for (name, why) in unable {
@@ -75,15 +82,16 @@ pub fn ranking_table(able: &[Judged], unable: &[(&'static str, SessionError)]) -
 }
 
 /// What each device does when, its peak, and bytes over links.
-pub fn devices_table(judged: &Judged) -> String {
-    let together = &judged.foreseen.together;
-    let mut text = format!("{}: {} a step{}\n", judged.name, time(together.seconds), left(judged, ", "));
+pub fn devices_table(candidate: &Candidate) -> String {
+    let together = &candidate.prediction.together;
+    let mut text =
+        format!("{}: {} a step{}\n", candidate.name, time(together.seconds), left(candidate, ", "));
     let _ = writeln!(
         text,
         "{:<8} {:>11} {:>10} {:>10} {:>12} {:>12}",
         "device", "peak", "computing", "transfers", "from host", "to host"
     );
-    for (device, (plan, timing)) in judged.foreseen.plans.iter().zip(&together.devices).enumerate() {
+    for (device, (plan, timing)) in candidate.prediction.plans.iter().zip(&together.devices).enumerate() {
         let beside: f64 = timing.busy[1..].iter().sum();
         let _ = writeln!(
             text,
@@ -95,7 +103,7 @@ pub fn devices_table(judged: &Judged) -> String {
             units::bytes(timing.moved.to_host),
         );
     }
-    let _ = writeln!(text, "exchanged between devices {} a step", units::bytes(from_peers(judged)));
+    let _ = writeln!(text, "exchanged between devices {} a step", units::bytes(from_peers(candidate)));
     for link in &together.links {
         let _ = writeln!(
             text,
@@ -105,26 +113,26 @@ pub fn devices_table(judged: &Judged) -> String {
             time(link.busy)
         );
     }
-    text.push_str(&bars(&plans(judged), &together.spans, WIDTH));
+    text.push_str(&bars(&plans(candidate), &together.spans, WIDTH));
     text.push_str("one step from left to right: f forward, b backward, u update, + sums and copies, = copies to and from ");
     text.push_str("host or disk, x exchanges between devices, · idle\n");
     text
 }
 
 /// The same as JSON.
-pub fn as_json(chosen: &Judged, able: &[Judged], unable: &[(&'static str, SessionError)]) -> Value {
-    let summary = |judged: &Judged| {
-        let peaks: Vec<u64> = judged.foreseen.plans.iter().map(|plan| plan.spaces[0].live).collect();
-        let together = &judged.foreseen.together;
+pub fn as_json(chosen: &Candidate, able: &[Candidate], unable: &[(&'static str, JobPlanError)]) -> Value {
+    let summary = |candidate: &Candidate| {
+        let peaks: Vec<u64> = candidate.prediction.plans.iter().map(|plan| plan.spaces[0].live).collect();
+        let together = &candidate.prediction.together;
         json!({
-            "strategy": judged.name,
+            "strategy": candidate.name,
             "seconds": together.seconds,
             "peaks": peaks,
             "devices": together.devices,
             "links": together.links,
-            "from_peers": from_peers(judged),
-            "same_numbers": judged.same_numbers,
-            "devices_used": judged.planners.len(),
+            "from_peers": from_peers(candidate),
+            "same_numbers": candidate.same_numbers,
+            "devices_used": candidate.planners.len(),
         })
     };
     let unable: Vec<Value> =
@@ -133,12 +141,13 @@ pub fn as_json(chosen: &Judged, able: &[Judged], unable: &[(&'static str, Sessio
         "chosen": summary(chosen),
         "ranking": able.iter().map(summary).collect::<Vec<Value>>(),
         "impossible": unable,
-        "plans": chosen.foreseen.plans,
+        "plans": chosen.prediction.plans,
     })
 }
 
 /// Writes the trace of a simulated step for Chrome or Perfetto.
-pub fn write_trace(path: &std::path::Path, judged: &Judged) -> Result<(), Error> {
-    let text = gulliver_plan::document::timeline::trace(&plans(judged), &judged.foreseen.together.spans);
+pub fn write_trace(path: &std::path::Path, candidate: &Candidate) -> Result<(), Error> {
+    let text =
+        gulliver_plan::document::timeline::trace(&plans(candidate), &candidate.prediction.together.spans);
     write_file(path, |file| file.write_all(text.as_bytes()))
 }

@@ -9,6 +9,7 @@ use crate::files::{check_file, write_file};
 use crate::history;
 use crate::interrupt;
 use crate::job::Job;
+use crate::local::together;
 use crate::model::weights_file;
 use crate::report::metrics::MetricFiles;
 use crate::report::terminal::{OutputMode, TerminalReporter};
@@ -17,13 +18,13 @@ use crate::setup::{How, Setup, setup};
 use crate::units;
 use clap::Args;
 use gulliver_graph::lr::LrSchedule;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::{Act, Choice, Plan};
 use gulliver_run::checkpoint::{self, Newest, Stored};
 use gulliver_run::collector::{Amounts, Record, total};
 use gulliver_run::data::prefetch;
 use gulliver_run::host::resident;
-use gulliver_run::planner::Planner;
-use gulliver_run::session::{Reuse, Session, Which};
+use gulliver_run::session::{Reuse, Session};
 use gulliver_run::train::{self, Done, MAPPING, MODEL, Notice, Resumed, TrainError, TrainOptions};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -88,14 +89,22 @@ fn run_with(arguments: &TrainArguments, reporter: &mut TerminalReporter) -> Resu
     let checkpoints = dir.checkpoints();
     let machine = arguments.job.machine()?.profile;
     let Setup {
-        planner, others, mut schedule, sources, mut options, parameters, fitted, strategy, info, ..
+        planners,
+        devices,
+        mut schedule,
+        sources,
+        mut options,
+        parameters,
+        fitted,
+        strategy,
+        info,
+        ..
     } = setup(&job, Some(&checkpoints), machine.as_ref(), &How::watched(&job, &stop, arguments.json))?;
     options.best = Some(dir.join(BEST));
     options.changed_data = arguments.changed_data;
-    let planners: Vec<Planner> = std::iter::once(planner).chain(others).collect();
     // As they are before they learn from the run.
     let before = (!arguments.no_history).then(|| planners.clone());
-    let mut session = Session::together(planners, job.train.seed)?;
+    let mut session = together(strategy, planners, &devices, job.train.seed)?;
     if arguments.trace.is_some() {
         session.record();
     }
@@ -118,15 +127,15 @@ fn run_with(arguments: &TrainArguments, reporter: &mut TerminalReporter) -> Resu
     if options.steps > begun.steps {
         let batch =
             prefetch::make(sources.train.as_ref(), &sources.sampler, begun.steps).map_err(Error::Data)?;
-        let sizes = session.share(session.sizes(Which::Train, &batch)?)?;
-        let plan = session.plan(Which::Train, &sizes)?;
+        let sizes = session.share(session.sizes(Purpose::Train, &batch)?)?;
+        let plan = session.plan(Purpose::Train, &sizes)?;
         peak_bytes = peaks(plan.spaces.iter().map(|space| space.live));
         description = describe(&plan);
         plan_json = Some(plan);
     }
     dir.keep()?;
     if let Some(plan) = plan_json {
-        let json = |file: &mut dyn Write| serde_json::to_writer(file, &plan).map_err(io::Error::from);
+        let json = |file: &mut dyn Write| serde_json::to_writer(file, &*plan).map_err(io::Error::from);
         write_file(&dir.join(PLAN), json)?;
     }
     write_file(&dir.join(JOB), |file| file.write_all(job.to_toml().as_bytes()))?;
@@ -327,7 +336,7 @@ fn describe(plan: &Plan) -> String {
 /// Peaks, bytes and time as planned and as measured.
 fn compared(done: &Done, memory: u64) -> Event {
     let (_, planned, measured) = total(&done.sizes);
-    let (runs, thought, took) = total(done.sizes.iter().filter(|record| record.which == Which::Train));
+    let (runs, thought, took) = total(done.sizes.iter().filter(|record| record.purpose == Purpose::Train));
     let pairs = planned.bytes().into_iter().zip(measured.bytes());
     let used = pairs.filter(|((_, planned), (_, measured))| planned + measured > 0);
     let row = |((what, planned), (_, measured)): ((&str, u64), (&str, u64))| {
@@ -350,9 +359,9 @@ fn summary(record: &Record) -> SizeSummary {
     };
     let each = |seconds: f64| seconds / record.runs.max(1) as f64;
     SizeSummary {
-        phase: match record.which {
-            Which::Train => "train",
-            Which::Evaluate => "eval",
+        phase: match record.purpose {
+            Purpose::Train => "train",
+            Purpose::Evaluate => "eval",
         },
         sizes: record.sizes.iter().map(|(symbol, size)| (symbol.to_string(), size)).collect(),
         runs: record.runs,

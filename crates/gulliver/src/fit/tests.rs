@@ -2,10 +2,11 @@
 
 use super::weights::balanced;
 use super::*;
-use crate::setup::{Graphs, open_data, prepare};
+use crate::local::LocalDevice;
+use crate::setup::{open_data, prepare};
 use crate::test_dir::TestDir;
+use gulliver_plan::devices::strategy::JobGraphs;
 use gulliver_run::data::Sampler;
-use gulliver_run::session::{Session, SessionOptions};
 use gulliver_run::train::{self, Done, Resumed, TrainOptions};
 use std::fs;
 use std::path::Path;
@@ -109,8 +110,8 @@ fn trained(job: &Job) -> Result<(Done, Vec<(String, ParamValue)>), Error> {
     let mut prepared = prepare(job, open_data(job)?, None)?;
     let (train, evaluation) = (prepared.graphs.train, prepared.graphs.evaluation);
     let partials = job.train.partials as u32;
-    let options = SessionOptions { threads: 1, partials, ..SessionOptions::default() };
-    let mut session = Session::new(train, Some(evaluation), options, job.train.seed)?;
+    let options = LocalDevice { threads: 1, partials, ..LocalDevice::default() };
+    let mut session = crate::local::session(train, Some(evaluation), &options, job.train.seed)?;
     let (schedule, stop) = (&mut prepared.schedule, AtomicBool::new(false));
     let done = train::train(
         &mut session,
@@ -326,9 +327,9 @@ fn classes_are_counted_by_class_in_any_slices() {
     assert!((0.0..=1.0).contains(&metrics["macro_f1"]));
     let prepared = prepare(&job, open_data(&job).unwrap(), None).unwrap();
     let (set, _) = prepared.sources.validation.unwrap();
-    let options = SessionOptions { threads: 1, ..SessionOptions::default() };
-    let Graphs { train, evaluation, .. } = prepared.graphs;
-    let mut session = Session::new(train, Some(evaluation), options, 0).unwrap();
+    let options = LocalDevice { threads: 1, ..LocalDevice::default() };
+    let JobGraphs { train, evaluation, .. } = prepared.graphs;
+    let mut session = crate::local::session(train, Some(evaluation), &options, 0).unwrap();
     let scores = [set.len(), 7, 3, 1].map(|slice| {
         let sampler = Sampler::new(set.len(), slice, 0, false, false, None).unwrap();
         let (options, batches) = (TrainOptions::default(), sampler.steps_per_epoch());

@@ -19,6 +19,7 @@ use crate::units;
 use fields::Fields;
 use gulliver_graph::model::MODELS;
 use gulliver_graph::nearest::suggestion;
+use gulliver_plan::devices::strategy::Strategy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
@@ -157,7 +158,7 @@ impl Job {
             job.train.partials = job.devices.count;
         }
         let (devices, partials, batch) = (job.devices.count, job.train.partials, job.train.batch);
-        let shared = matches!(job.train.strategy, "data" | "harmony-dp" | "zero");
+        let shared = Strategy::named(job.train.strategy).is_some_and(|strategy| strategy.divides_batch);
         if devices > 1 && shared && !partials.is_multiple_of(devices) {
             let problem = format!(
                 "{devices} devices take as many partials each, and train.partials is {partials}; make it a multiple \

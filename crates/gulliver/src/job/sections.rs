@@ -4,13 +4,13 @@
 use super::fields::{self, Fields, MAX};
 use super::tree::{Item, JobValue};
 use crate::error::{FieldOrigin, JobError, one_line};
-use crate::strategy::STRATEGIES;
 use gulliver_graph::hyper::{BELOW_ONE, NOT_NEGATIVE, POSITIVE, range};
 use gulliver_graph::lr::{self, MULTI_STEP, SCHEDULES};
 use gulliver_graph::model::MODELS;
 use gulliver_graph::model::param::{Param, ParamValue};
 use gulliver_graph::nearest::suggestion;
 use gulliver_graph::optim::{self, OPTIMIZERS};
+use gulliver_plan::devices::strategy;
 use gulliver_plan::document::topology::{self, Topology, TopologyError, Wiring};
 use gulliver_run::train::OnNan;
 use std::collections::BTreeMap;
@@ -350,7 +350,7 @@ pub fn train(mut fields: Fields<'_>) -> Result<TrainSection, JobError> {
             Some("partial") => NormGroup::Partial,
             _ => default.norm_group,
         },
-        strategy: fields.choice("strategy", &STRATEGIES.map(|(name, _)| name))?.unwrap_or(default.strategy),
+        strategy: fields.choice("strategy", &strategy::names())?.unwrap_or(default.strategy),
         log_every: fields.whole("log_every", 1, MAX)?.unwrap_or(default.log_every),
         weights: fields.path("weights")?,
         weights_strict: fields.flag("weights_strict")?.unwrap_or(default.weights_strict),

@@ -2,8 +2,8 @@
 
 use super::terminal::OutputMode;
 use crate::units;
+use gulliver_plan::devices::options::PlanWatch;
 use gulliver_plan::step::progress::{Activity, Progress};
-use gulliver_run::session::PlanWatch;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal};
 use std::ops::ControlFlow;

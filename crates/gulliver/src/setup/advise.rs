@@ -1,26 +1,26 @@
 //! Finds out what would make a job fit: the smallest budget, or the cheapest change of the job. A budget below the
 //! lower bound is answered at once, without a search.
 
-use super::Graphs;
 use crate::error::{Advice, Error, Needed, Proposal};
+use crate::local::LocalDevice;
 use gulliver_graph::dim::{BATCH, Bindings};
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::devices::strategy::JobGraphs;
 use gulliver_plan::document::error::PlanError;
-use gulliver_run::planner::Planner;
-use gulliver_run::session::{SessionError, SessionOptions};
 
 /// A change of the job: its field and value, and what it makes of the options and the batch.
 struct Change {
     field: &'static str,
     value: String,
-    options: SessionOptions,
+    options: LocalDevice,
     batch: usize,
 }
 
 impl Change {
-    fn planner(&self, graphs: &Graphs) -> Result<(Planner, Bindings), PlanError> {
+    fn planner(&self, graphs: &JobGraphs) -> Result<(Planner, Bindings), PlanError> {
         let mut sizes = graphs.largest.clone();
         sizes.set(BATCH, self.batch);
-        let options = SessionOptions { largest: Some(sizes.clone()), ..self.options.clone() };
+        let options = LocalDevice { largest: Some(sizes.clone()), ..self.options.clone() };
         Ok((unsettled(graphs, options)?, sizes))
     }
 
@@ -31,9 +31,9 @@ impl Change {
 
 /// The error of a job for which no plan was found; other errors stay what they are. If a lower bound says so already,
 /// only lower bounds are compared, unless `thorough`.
-pub fn advise(graphs: &Graphs, options: SessionOptions, error: PlanError, thorough: bool) -> Error {
+pub fn advise(graphs: &JobGraphs, options: LocalDevice, error: PlanError, thorough: bool) -> Error {
     let PlanError::DoesNotFit { needed, proven, budget, holders } = error else {
-        return SessionError::from(error).into();
+        return error.into();
     };
     let found = match proven && !thorough {
         true => promising(graphs, &options, budget).map(|change| (Needed::AtLeast(needed), change)),
@@ -41,12 +41,12 @@ pub fn advise(graphs: &Graphs, options: SessionOptions, error: PlanError, thorou
     };
     match found {
         Ok((needed, change)) => Error::DoesNotFit(Box::new(Advice { budget, needed, holders, change })),
-        Err(e) => SessionError::from(e).into(),
+        Err(e) => e.into(),
     }
 }
 
 /// The first change whose lower bound is within the budget.
-fn promising(graphs: &Graphs, options: &SessionOptions, budget: u64) -> Result<Option<Proposal>, PlanError> {
+fn promising(graphs: &JobGraphs, options: &LocalDevice, budget: u64) -> Result<Option<Proposal>, PlanError> {
     let batch = graphs.largest.get(BATCH).unwrap_or(1);
     for change in changes(options, batch) {
         let (mut planner, sizes) = match change.planner(graphs) {
@@ -65,8 +65,8 @@ fn promising(graphs: &Graphs, options: &SessionOptions, budget: u64) -> Result<O
 }
 
 /// The smallest budget that was found to do, and the fastest of the changes that make the job fit.
-fn searched(graphs: &Graphs, options: &SessionOptions) -> Result<(Needed, Option<Proposal>), PlanError> {
-    let free = unsettled(graphs, SessionOptions { memory: None, ..options.clone() });
+fn searched(graphs: &JobGraphs, options: &LocalDevice) -> Result<(Needed, Option<Proposal>), PlanError> {
+    let free = unsettled(graphs, LocalDevice { memory: None, ..options.clone() });
     let needed = match free.and_then(|mut planner| planner.smallest(&graphs.largest)) {
         Ok(least) => Needed::Enough(least),
         Err(PlanError::Interrupted) => return Err(PlanError::Interrupted),
@@ -94,33 +94,33 @@ fn searched(graphs: &Graphs, options: &SessionOptions) -> Result<(Needed, Option
     Ok((needed, best.map(|(_, proposal)| proposal)))
 }
 
-fn unsettled(graphs: &Graphs, options: SessionOptions) -> Result<Planner, PlanError> {
-    Planner::unsettled(graphs.train.clone(), Some(graphs.evaluation.clone()), options)
+fn unsettled(graphs: &JobGraphs, options: LocalDevice) -> Result<Planner, PlanError> {
+    Planner::unsettled(graphs.train.clone(), Some(graphs.evaluation.clone()), options.options())
 }
 
 /// The changes that are tried: other tiers, computing again, more partials, a smaller batch.
-fn changes(options: &SessionOptions, batch: usize) -> Vec<Change> {
+fn changes(options: &LocalDevice, batch: usize) -> Vec<Change> {
     let mut all = Vec::new();
-    let mut add = |field, value: String, options: SessionOptions, batch| {
+    let mut add = |field, value: String, options: LocalDevice, batch| {
         all.push(Change { field, value, options, batch });
     };
     if !options.recompute {
-        add("devices.recompute", "true".into(), SessionOptions { recompute: true, ..options.clone() }, batch);
+        add("devices.recompute", "true".into(), LocalDevice { recompute: true, ..options.clone() }, batch);
     }
     for gibibytes in [1u64, 4, 16, 64] {
         let size = gibibytes << 30;
         let text = || format!("{gibibytes}GiB");
         if options.host_memory.is_some_and(|host| host < size) {
-            let more = SessionOptions { host_memory: Some(size), ..options.clone() };
+            let more = LocalDevice { host_memory: Some(size), ..options.clone() };
             add("devices.host_memory", text(), more, batch);
         }
         if options.host_memory.is_some() && options.disk.is_none_or(|disk| disk < size) {
-            add("devices.disk", text(), SessionOptions { disk: Some(size), ..options.clone() }, batch);
+            add("devices.disk", text(), LocalDevice { disk: Some(size), ..options.clone() }, batch);
         }
     }
     let mut partials = options.partials * 2;
     while batch.is_multiple_of(partials as usize) {
-        let sliced = SessionOptions { partials, ..options.clone() };
+        let sliced = LocalDevice { partials, ..options.clone() };
         add("train.partials", partials.to_string(), sliced, batch);
         partials *= 2;
     }

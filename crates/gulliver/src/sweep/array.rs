@@ -8,12 +8,14 @@ use super::store::RungOutcome;
 use super::width::{self, ArrayWidth};
 use crate::error::Error;
 use crate::job::{DevicesSection, Job, TrainSection};
+use crate::local::{LocalDevice, together};
 use crate::model::weights_file;
-use crate::setup::{Graphs, Prepared, Speeds, open_data, prepare};
+use crate::setup::{Prepared, Speeds, open_data, prepare};
 use gulliver_graph::graph::Role;
-use gulliver_run::executor::RunError;
-use gulliver_run::planner::Planner;
-use gulliver_run::session::{Session, SessionError};
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::devices::strategy::{ALONE, JobGraphs};
+use gulliver_run::device::RunError;
+use gulliver_run::session::SessionError;
 use gulliver_run::team::start_scoped;
 use gulliver_run::train::{Ended, Lane, Member, Notice, Sources, TrainError, train_array};
 use std::collections::BTreeMap;
@@ -126,7 +128,7 @@ impl ArrayRunner {
     fn lanes(
         &mut self,
         rung: &TrialRung,
-        graphs: &Graphs,
+        graphs: &JobGraphs,
         members: usize,
     ) -> Result<(Vec<Lane>, usize), Error> {
         let checkpoints = rung.dir.join("checkpoints");
@@ -138,7 +140,7 @@ impl ArrayRunner {
     pub(super) fn width(
         &mut self,
         rung: &TrialRung,
-        graphs: &Graphs,
+        graphs: &JobGraphs,
         members: usize,
         checkpoints: Option<&Path>,
     ) -> Result<ArrayWidth, Error> {
@@ -155,8 +157,10 @@ impl ArrayRunner {
 }
 
 /// A session for each lane.
-pub(super) fn sessions(lanes: Vec<Planner>, seed: u64) -> Result<Vec<Lane>, Error> {
-    let lane = |planner| Ok(Lane { session: Session::with(planner, seed)? });
+pub(super) fn sessions(lanes: Vec<(Planner, LocalDevice)>, seed: u64) -> Result<Vec<Lane>, Error> {
+    let lane = |(planner, device): (Planner, LocalDevice)| {
+        Ok(Lane { session: together(ALONE, vec![planner], &[device], seed)? })
+    };
     lanes.into_iter().map(lane).collect()
 }
 
@@ -164,7 +168,7 @@ pub(super) fn sessions(lanes: Vec<Planner>, seed: u64) -> Result<Vec<Lane>, Erro
 pub(super) fn member(
     rung: &TrialRung,
     data: &mut Vec<(String, Arc<Sources>)>,
-) -> Result<(Member, Graphs), Error> {
+) -> Result<(Member, JobGraphs), Error> {
     let (job, checkpoints) = (&rung.job, rung.dir.join("checkpoints"));
     let batches = batches(job);
     let known = data.iter().find(|(same, _)| *same == batches).map(|(_, sources)| sources.clone());
@@ -181,7 +185,7 @@ pub(super) fn member(
         .train
         .inputs()
         .filter_map(|(_, role, info)| match role {
-            Role::Hyper(number) => Some((info.name.clone(), number)),
+            Role::Hyper(_, number) => Some((info.name.clone(), number)),
             _ => None,
         })
         .collect::<BTreeMap<String, f32>>();

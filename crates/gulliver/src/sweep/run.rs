@@ -4,8 +4,9 @@
 use super::store::{RungId, RungOutcome};
 use crate::error::Error;
 use crate::job::{Job, Length};
-use crate::setup::{Graphs, Prepared, data_error, open_data, optimizer, prepare};
-use gulliver_graph::graph::{Graph, Role};
+use crate::setup::{Prepared, data_error, open_data, optimizer, prepare};
+use gulliver_graph::graph::{Graph, Origin, Role};
+use gulliver_plan::devices::strategy::JobGraphs;
 use gulliver_run::checkpoint::{self, Stored};
 use gulliver_run::data::{Buckets, Dataset, Sampler};
 use gulliver_run::files::atomic::{remove_unfinished, write_atomic};
@@ -191,7 +192,7 @@ fn without_fed_fields(job: &Job) -> Result<String, Error> {
 
 fn shape(job: &Job) -> Result<String, Error> {
     let Prepared { graphs, sources, options, .. } = prepare(job, open_data(job)?, None)?;
-    let Graphs { train, evaluation, largest } = graphs;
+    let JobGraphs { train, evaluation, largest } = graphs;
     let mut text = without_numbers(&train) + &without_numbers(&evaluation);
     let sizes: Vec<String> = largest.iter().map(|(symbol, size)| format!("{symbol}={size}")).collect();
     let _ = writeln!(text, "sizes {}", sizes.join(" "));
@@ -207,18 +208,13 @@ fn shape(job: &Job) -> Result<String, Error> {
 
 /// The text of a graph without the defaults of hyper-parameters, which are set at every step.
 fn without_numbers(graph: &Graph) -> String {
-    let hypers: Vec<String> = graph
-        .inputs()
-        .filter(|(_, role, _)| matches!(role, Role::Hyper(_)))
-        .map(|(value, _, info)| format!("input %{} {} hyper ", value.index(), info.name))
-        .collect();
-    let mut text = String::new();
-    for line in graph.to_string().lines() {
-        let hyper = hypers.iter().find(|start| line.starts_with(start.as_str()));
-        text += hyper.map_or(line, |start| start.trim_end());
-        text.push('\n');
+    let mut graph = graph.clone();
+    for info in &mut graph.values {
+        if let Origin::Input(Role::Hyper(_, default)) = &mut info.origin {
+            *default = 0.0;
+        }
     }
-    text
+    graph.to_string()
 }
 
 fn of_many_lengths(set: &dyn Dataset) -> bool {

@@ -3,22 +3,25 @@
 
 use crate::error::Error;
 use crate::job::Job;
-use crate::setup::{Graphs, Speeds, planned, session_options};
+use crate::local::{LocalDevice, planner};
+use crate::setup::{Speeds, planned, session_options};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
+use gulliver_plan::devices::error::JobPlanError;
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::devices::strategy::JobGraphs;
 use gulliver_plan::document::error::PlanError;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::Tier;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::time::lanes::{self, Array, Division};
-use gulliver_run::planner::Planner;
-use gulliver_run::session::{SessionError, SessionOptions, Which};
 use serde::Serialize;
 use std::path::Path;
 
 /// The width chosen for an array, and the candidates.
 pub struct ArrayWidth {
-    /// A planner for each lane.
-    pub lanes: Vec<Planner>,
+    /// Planner and device of each lane.
+    pub lanes: Vec<(Planner, LocalDevice)>,
     /// Members in memory at once.
     pub resident: usize,
     /// Bytes of the weights and states of one member.
@@ -56,6 +59,7 @@ pub struct WidthEstimate {
 /// A lane as it is planned.
 struct Lane {
     planner: Planner,
+    device: LocalDevice,
     seconds: f64,
     bytes: [u64; 2],
 }
@@ -64,7 +68,7 @@ struct Lane {
 /// `speeds` are those of the whole machine.
 pub fn choose(
     job: &Job,
-    graphs: &Graphs,
+    graphs: &JobGraphs,
     (members, steps): (usize, u64),
     speeds: &Speeds,
     checkpoints: Option<&Path>,
@@ -95,11 +99,14 @@ pub fn choose(
             step_seconds: made[0].1.seconds,
             seconds: width.seconds,
         });
-        planners.push((ways.len(), each().map(|lane| lane.planner.clone()).collect::<Vec<_>>()));
+        planners.push((
+            ways.len(),
+            each().map(|lane| (lane.planner.clone(), lane.device.clone())).collect::<Vec<_>>(),
+        ));
         divisions.push(division);
         ways.push(way);
     }
-    let (index, width) = lanes::choose(&divisions, &array).ok_or(SessionError::Plan(PlanError::NoRoom))?;
+    let (index, width) = lanes::choose(&divisions, &array).ok_or(PlanError::NoRoom)?;
     let (chosen, lanes) = planners.swap_remove(index);
     Ok(ArrayWidth { lanes, resident: width.resident, state, ways, chosen })
 }
@@ -110,7 +117,7 @@ fn fitting<T>(made: Result<T, Error>, last: bool) -> Result<Option<T>, Error> {
         Ok(made) => Ok(Some(made)),
         Err(
             Error::DoesNotFit(_)
-            | Error::Session(SessionError::Plan(PlanError::TierFull { .. } | PlanError::NoRoom)),
+            | Error::Plan(JobPlanError::Plan(PlanError::TierFull { .. } | PlanError::NoRoom)),
         ) if !last => Ok(None),
         Err(error) => Err(error),
     }
@@ -123,10 +130,10 @@ fn counts(threads: usize, members: usize) -> Vec<usize> {
 }
 
 /// The devices of a job as one of several lanes has them.
-fn part(whole: &SessionOptions, threads: usize, lanes: usize) -> SessionOptions {
+fn part(whole: &LocalDevice, threads: usize, lanes: usize) -> LocalDevice {
     let share = |budget: Option<u64>| budget.map(|bytes| bytes / lanes as u64);
     let (rates, links) = lanes::share((whole.rates, whole.links), (threads, whole.threads), lanes);
-    SessionOptions {
+    LocalDevice {
         threads,
         memory: share(whole.memory),
         host_memory: share(whole.host_memory),
@@ -138,31 +145,29 @@ fn part(whole: &SessionOptions, threads: usize, lanes: usize) -> SessionOptions 
 }
 
 /// Plans a lane with no more of its budget than it can use. The error of a single lane gives advice.
-fn lane(graphs: &Graphs, mut options: SessionOptions, only: bool) -> Result<Lane, Error> {
-    let Graphs { train, evaluation, largest } = graphs;
-    let new = |options: SessionOptions| {
-        Planner::new(train.clone(), Some(evaluation.clone()), options).map_err(SessionError::from)
-    };
+fn lane(graphs: &JobGraphs, mut options: LocalDevice, only: bool) -> Result<Lane, Error> {
+    let JobGraphs { train, evaluation, largest } = graphs;
+    let new = |device: &LocalDevice| planner(train.clone(), Some(evaluation.clone()), device);
     if let Some(budget) = options.memory {
-        let mut free = new(SessionOptions { memory: None, ..options.clone() })?;
+        let mut free = new(&LocalDevice { memory: None, ..options.clone() })?;
         options.memory = Some(budget.min(needs(&mut free, largest)?[0]));
     }
     let memory = options.memory;
     let mut planner = match only {
-        true => planned(graphs, options, false)?,
-        false => new(options)?,
+        true => planned(graphs, &options, false)?,
+        false => new(&options)?,
     };
     let [device, host] = needs(&mut planner, largest)?;
-    let plan = planner.plan(Which::Train, largest).map_err(SessionError::from)?;
-    let seconds = planner.timing(Which::Train, largest, &plan).map_err(SessionError::from)?.seconds;
-    Ok(Lane { planner, seconds, bytes: [memory.unwrap_or(device), host] })
+    let plan = planner.plan(Purpose::Train, largest)?;
+    let seconds = planner.timing(Purpose::Train, largest, &plan)?.seconds;
+    Ok(Lane { planner, device: options, seconds, bytes: [memory.unwrap_or(device), host] })
 }
 
 /// Bytes of device and host memory that the largest input needs, trained or evaluated.
-fn needs(planner: &mut Planner, largest: &Bindings) -> Result<[u64; 2], SessionError> {
+fn needs(planner: &mut Planner, largest: &Bindings) -> Result<[u64; 2], PlanError> {
     let slice = planner.evaluated_at(largest);
     let mut most = [0; 2];
-    for (which, sizes) in [(Which::Train, largest), (Which::Evaluate, &slice)] {
+    for (which, sizes) in [(Purpose::Train, largest), (Purpose::Evaluate, &slice)] {
         let plan = planner.plan(which, sizes)?;
         for (most, tier) in most.iter_mut().zip([Tier::Device, Tier::Host]) {
             *most = plan.spaces[tier as usize].bytes.max(*most);

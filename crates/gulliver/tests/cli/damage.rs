@@ -4,9 +4,9 @@
 use crate::files::{csv, idx, npy_floats, npy_labels};
 use crate::process::{Place, Random};
 use gulliver::job::Job;
+use gulliver::local::together;
 use gulliver::setup::{How, setup};
 use gulliver_run::checkpoint::Stored;
-use gulliver_run::session::Session;
 use gulliver_run::train::{self, Resumed};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -45,7 +45,8 @@ fn try_job(file: &Path) -> Result<(), String> {
         return Ok(());
     }
     let mut ready = setup(&job, None, None, &How::default()).map_err(|e| e.to_string())?;
-    let mut session = Session::with(ready.planner, job.train.seed).map_err(|e| e.to_string())?;
+    let mut session = together(ready.strategy, ready.planners, &ready.devices, job.train.seed)
+        .map_err(|e| e.to_string())?;
     if let Some(path) = &job.train.weights {
         let mut stored = Stored::open(path).map_err(|e| e.to_string())?;
         let options = &ready.options;

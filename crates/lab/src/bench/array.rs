@@ -3,11 +3,12 @@
 
 use crate::error::LabError;
 use crate::workload::BenchWorkload;
+use gulliver::local::{LocalDevice, session};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::lr::LrSchedule;
 use gulliver_run::data::{Batch, DataError, DataInfo, Dataset, Sampler};
-use gulliver_run::executor::RunError;
-use gulliver_run::session::{Session, SessionError, SessionOptions};
+use gulliver_run::device::RunError;
+use gulliver_run::session::SessionError;
 use gulliver_run::team::start_scoped;
 use gulliver_run::train::{Lane, Member, Notice, Sources, TrainOptions, train_array};
 use serde::Serialize;
@@ -75,8 +76,8 @@ pub fn measure(
     let mut lanes = Vec::new();
     for lane in 0..count {
         let threads = threads / count + usize::from(lane < threads % count);
-        let options = SessionOptions { threads, ..SessionOptions::default() };
-        lanes.push(Lane { session: Session::new(workload.graph()?, None, options, 0)? });
+        let options = LocalDevice { threads, ..LocalDevice::default() };
+        lanes.push(Lane { session: session(workload.graph()?, None, &options, 0)? });
     }
     let batch = workload.data(lanes[0].session.graph())?;
     let info = DataInfo { examples: workload.batch, ..DataInfo::default() };

@@ -4,13 +4,16 @@
 use crate::bench::parts::{self, BudgetParts};
 use crate::error::LabError;
 use crate::workload::{BenchWorkload, step_flops};
+use gulliver::local::{LocalDevice, array_session, device_set, session, together};
 use gulliver_graph::array::fuse;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::model::param::ParamValue;
+use gulliver_graph::role::{DataRole, HyperRole};
+use gulliver_plan::devices::strategy::replicated;
+use gulliver_plan::document::job::Purpose;
 use gulliver_run::data::Batch;
 use gulliver_run::host::resident;
-use gulliver_run::planner::Planner;
-use gulliver_run::session::{Key, NOISE, Session, SessionError, SessionOptions, Which, planners, sizes_of};
+use gulliver_run::session::{Session, SessionError, StepKey, sizes_of};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Instant;
@@ -70,7 +73,7 @@ pub struct BenchVariant {
     /// Settings of the model that are not the workload's.
     pub settings: Vec<(String, ParamValue)>,
     /// Threads and budgets.
-    pub options: SessionOptions,
+    pub options: LocalDevice,
     /// Whether to measure what a step consists of.
     pub parts: bool,
     /// Jobs of a fused array, if it is one.
@@ -82,7 +85,7 @@ pub struct BenchVariant {
 impl BenchVariant {
     /// The workload as it is, without budgets.
     pub fn plain(workload: &BenchWorkload, threads: usize) -> BenchVariant {
-        let options = SessionOptions { threads, ..SessionOptions::default() };
+        let options = LocalDevice { threads, ..LocalDevice::default() };
         BenchVariant {
             workload: workload.clone(),
             settings: Vec::new(),
@@ -113,17 +116,17 @@ impl BenchRunner {
         let graph = workload.graph_with(&settings)?;
         let batch = workload.data(&graph)?;
         let largest = Some(sizes_of(&graph, &batch).map_err(SessionError::from)?);
-        let options = SessionOptions { largest, ..options };
+        let options = LocalDevice { largest, ..options };
         let session = match members {
             None if devices > 1 => {
-                let each = SessionOptions { partials: devices as u32, ..options };
-                Session::together(planners(&graph, None, vec![each; devices])?, 0)?
+                let each = LocalDevice { partials: devices as u32, ..options };
+                let each = vec![each; devices];
+                together("data", replicated(&graph, None, &device_set(&each))?, &each, 0)?
             }
-            None => Session::new(graph, None, options, 0)?,
+            None => session(graph, None, &options, 0)?,
             Some(members) => {
-                let fused = fuse(&graph, members, &|name| name == NOISE)?;
-                let planner = Planner::new(fused.graph, None, options).map_err(SessionError::from)?;
-                Session::array(planner, &(0..members as u64).collect::<Vec<_>>())?
+                let fused = fuse(&graph, members, &|role| matches!(role, DataRole::Noise { .. }))?;
+                array_session(fused.graph, None, &options, &(0..members as u64).collect::<Vec<_>>())?
             }
         };
         Ok(BenchRunner { workload, session, batch, done: 0 })
@@ -132,30 +135,30 @@ impl BenchRunner {
     /// One step; the loss of the first job.
     pub fn step(&mut self) -> Result<f64, LabError> {
         let (key, hyper) = self.next();
-        let keys: Vec<Key> = (0..self.session.members() as u64).map(|m| Key { seed: m, ..key }).collect();
+        let keys: Vec<StepKey> =
+            (0..self.session.members() as u64).map(|m| StepKey { seed: m, ..key }).collect();
         let outcomes = match keys.as_slice() {
             [key] => vec![self.session.step(&self.batch, *key, &hyper)?],
-            keys => self.session.step_together(&self.batch, keys, &|_, name| hyper(name))?,
+            keys => self.session.step_together(&self.batch, keys, &|_, role, name| hyper(role, name))?,
         };
         if let Some(value) = outcomes.iter().find_map(|outcome| outcome.not_finite.as_ref()) {
             let problem = format!("step {}: `{value}` is not finite", self.done);
             return Err(LabError::Workload { workload: self.workload.name.into(), problem });
         }
         // Of several objectives the sum, as training reports it.
-        Ok(outcomes[0].scalars.iter().filter(|(name, _)| name.ends_with("loss")).map(|(_, x)| x).sum())
+        Ok(outcomes[0].scalars.losses().map(|(_, loss)| loss).sum())
     }
 
     /// Counts a step; its key, and its hyper-parameters beyond the defaults.
-    pub fn next(&mut self) -> (Key, impl Fn(&str) -> Option<f32> + use<>) {
-        let key = Key { seed: 0, step: self.done };
+    pub fn next(&mut self) -> (StepKey, impl Fn(HyperRole, &str) -> Option<f32> + use<>) {
+        let key = StepKey { seed: 0, step: self.done };
         self.done += 1;
-        let number = self.done as f32;
-        (key, move |name: &str| (name.rsplit('.').next() == Some("step")).then_some(number))
+        (key, key.number())
     }
 
     /// Sizes of a step.
     pub fn sizes(&self) -> Result<Bindings, SessionError> {
-        self.session.sizes(Which::Train, &self.batch)
+        self.session.sizes(Purpose::Train, &self.batch)
     }
 }
 
@@ -191,7 +194,7 @@ pub fn measure(
     let step_flops = step_flops(runner.session.graph(), &sizes)?;
     let step_seconds = quantile(&times, 0.5);
     let own = runner.session.share(sizes)?;
-    let arena_bytes = runner.session.plan(Which::Train, &own)?.spaces.iter().map(|s| s.bytes).sum();
+    let arena_bytes = runner.session.plan(Purpose::Train, &own)?.spaces.iter().map(|s| s.bytes).sum();
     let (peak_bytes, resident_bytes) = (runner.session.peak(), resident::peak());
     let parts = if with_parts { Some(parts::measure(&mut runner)?) } else { None };
     Ok(BenchResult {

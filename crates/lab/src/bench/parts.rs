@@ -9,9 +9,9 @@ use gulliver_graph::graph::Role;
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::TIERS;
 
-use gulliver_run::executor::Work;
+use gulliver_plan::document::job::Purpose;
 use gulliver_run::profile::roofline;
-use gulliver_run::session::Which;
+use gulliver_run::session::TimedWork;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ pub fn measure(runner: &mut BenchRunner) -> Result<BudgetParts, LabError> {
         let (key, hyper) = runner.next();
         let (mut kernels, mut moves) = (0.0, 0.0);
         for (work, time) in runner.session.profile(&runner.batch, key, &hyper)? {
-            *(if matches!(work, Work::Move) { &mut moves } else { &mut kernels }) += time.as_secs_f64();
+            *(if matches!(work, TimedWork::Move) { &mut moves } else { &mut kernels }) += time.as_secs_f64();
         }
         times[1].push(kernels);
         times[2].push(moves);
@@ -59,7 +59,7 @@ pub fn measure(runner: &mut BenchRunner) -> Result<BudgetParts, LabError> {
         times[STEPS / 2]
     });
     let sizes = runner.sizes()?;
-    let plan = runner.session.plan(Which::Train, &sizes)?;
+    let plan = runner.session.plan(Purpose::Train, &sizes)?;
     let Ledger { to_device, to_host, disk_read, disk_written, .. } = Ledger::of(&plan);
     let used_bytes = TIERS.map(|tier| plan.spaces[tier as usize].live);
     let state_bytes = runner.session.graph().inputs().map(|(_, role, info)| {

@@ -5,7 +5,7 @@ use crate::error::LabError;
 use gulliver::report::table::{self, Column};
 use gulliver_graph::dim::{Bindings, Dim, DimError};
 use gulliver_graph::graph::{Graph, Node, Phase, Value};
-use gulliver_run::executor::Work;
+use gulliver_run::session::TimedWork;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::time::Instant;
@@ -48,7 +48,7 @@ pub fn profile(runner: &mut BenchRunner, seconds: f64, shapes: bool) -> Result<S
         runner.step()?;
     }
     // Every step runs the same instructions in the same order.
-    let mut sums: Vec<(Work, f64)> = Vec::new();
+    let mut sums: Vec<(TimedWork, f64)> = Vec::new();
     let (mut steps, mut inside) = (0u64, 0.0);
     let begin = Instant::now();
     while steps == 0 || begin.elapsed().as_secs_f64() < seconds {
@@ -88,7 +88,7 @@ pub fn profile(runner: &mut BenchRunner, seconds: f64, shapes: bool) -> Result<S
 }
 
 /// A row of one instruction, with no time yet.
-fn describe(graph: &Graph, sizes: &Bindings, work: Work, shapes: bool) -> Result<OperatorRow, DimError> {
+fn describe(graph: &Graph, sizes: &Bindings, work: TimedWork, shapes: bool) -> Result<OperatorRow, DimError> {
     let own = |operator, flops, bytes| OperatorRow {
         operator,
         phase: "",
@@ -99,10 +99,10 @@ fn describe(graph: &Graph, sizes: &Bindings, work: Work, shapes: bool) -> Result
         bytes,
     };
     let node = match work {
-        Work::Copy(bytes) => return Ok(own("copy", 0, 2 * bytes)),
-        Work::Move => return Ok(own("move", 0, 0)),
-        Work::Add(bytes) => return Ok(own("accumulate", bytes / 4, 3 * bytes)),
-        Work::Node(node) => &graph.nodes[node.index()],
+        TimedWork::Copy(bytes) => return Ok(own("copy", 0, 2 * bytes)),
+        TimedWork::Move => return Ok(own("move", 0, 0)),
+        TimedWork::Add(bytes) => return Ok(own("accumulate", bytes / 4, 3 * bytes)),
+        TimedWork::Node(node) => &graph.nodes[node.index()],
     };
     // A node of a valid graph has a spec; one without counts as no work.
     let flops = graph.flops(node).unwrap_or(Dim::from(0)).bind(sizes)? as u64;

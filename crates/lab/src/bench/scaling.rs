@@ -2,14 +2,16 @@
 //! samples, and what the executor itself takes for a node.
 
 use crate::error::LabError;
+use gulliver::local::{LocalDevice, session};
 use gulliver::report::table::{self, Column};
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Graph, GraphError, Node};
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::training_graph;
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::document::error::PlanError;
@@ -19,7 +21,7 @@ use gulliver_plan::step::options::PlanOptions;
 use gulliver_run::data::Batch;
 use gulliver_run::host::{HostData, HostTensor};
 use gulliver_run::lower::{Kernels, lower_node};
-use gulliver_run::session::{Key, Session, SessionOptions};
+use gulliver_run::session::StepKey;
 use serde::Serialize;
 use std::time::Instant;
 
@@ -97,7 +99,7 @@ fn chain(nodes: usize) -> Result<Graph, GraphError> {
     for _ in 0..nodes {
         x = g.transpose(x, &[1, 0])?;
     }
-    g.output("result", x);
+    g.output("result", OutputRole::Metric, x);
     Ok(g.finish())
 }
 
@@ -131,12 +133,12 @@ fn row(
     let broken = |e| LabError::Workload { workload: axis.into(), problem: format!("{e}") };
     let verify_seconds = fastest(0.0, || verify(&graph, &plan).map_err(broken))?;
     let nodes = graph.nodes.len();
-    let options = SessionOptions { threads, ..SessionOptions::default() };
-    let mut session = Session::new(graph, None, options, 0)?;
+    let options = LocalDevice { threads, ..LocalDevice::default() };
+    let mut session = session(graph, None, &options, 0)?;
     let mut step = 0;
     let step_seconds = fastest(seconds, || {
         step += 1;
-        session.step(batch, Key { seed: 0, step }, &|_| None).map(drop)
+        session.step(batch, StepKey { seed: 0, step }, &|_, _| None).map(drop)
     })?;
     let device = &plan.spaces[0];
     Ok(ScalingRow {

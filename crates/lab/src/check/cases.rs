@@ -1,8 +1,8 @@
 //! The jobs whose predictions are held against what happens. None is a network that profiles are made from.
 
+use gulliver::profile::probes::{Probe, probe};
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::document::topology::Wiring;
-use gulliver_run::profile::probes::{Probe, probe};
 use serde::Serialize;
 
 /// Links that hold bytes up.
@@ -94,7 +94,7 @@ pub fn cases(cores: usize, models: &[String]) -> Vec<CheckCase> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gulliver_run::profile::probes::PROBES;
+    use gulliver::profile::probes::PROBES;
 
     #[test]
     fn what_is_checked_is_not_probed() {

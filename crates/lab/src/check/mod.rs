@@ -8,19 +8,21 @@ pub mod report;
 use crate::accuracy::accuracy;
 use crate::error::LabError;
 use cases::{CheckCase, SlowLinks};
-use gulliver::setup::Graphs;
-use gulliver::strategy::{ALONE, AUTO, STRATEGIES, judged, largest};
+use gulliver::local::{LocalDevice, LocalError, device_set, together};
+use gulliver::profile::{Meanwhile, shares};
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::devices::predict::{PredictedStep, timed};
+use gulliver_plan::devices::strategy::{ALONE, Candidate, JobGraphs, STRATEGIES, Strategy, largest};
 use gulliver_plan::document::collectives::exchanged;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::topology::{Device, Topology, TopologyError};
 use gulliver_plan::time::cost::Profile;
 use gulliver_plan::time::simulate::LinkUse;
 use gulliver_run::data::Batch;
-use gulliver_run::link::Throttle;
-use gulliver_run::planner::Planner;
-use gulliver_run::profile::measure::{counted, usual};
-use gulliver_run::profile::{Meanwhile, shares};
-use gulliver_run::session::{Foreseen, Key, Session, SessionError, SessionOptions, Which, timed};
+use gulliver_run::peers::link::Throttle;
+use gulliver_run::profile::{trimmed, trimmed_mean};
+use gulliver_run::session::{Session, StepKey};
 use part::{StepPart, StepParts};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -111,7 +113,7 @@ pub struct CheckOptions {
 /// A job ready to be stepped, and what is known of its steps.
 struct Running {
     strategy: &'static str,
-    foreseen: Foreseen,
+    foreseen: PredictedStep,
     /// As the session's own, to look at it again.
     planners: Vec<Planner>,
     session: Session,
@@ -139,7 +141,7 @@ const OF_INTEREST: f64 = 0.02;
 
 impl FreshCurves {
     /// Begins anew for a job in all these cases.
-    fn begin(&mut self, cases: &[CheckCase], graphs: &Graphs, profile: &Profile) -> Result<(), LabError> {
+    fn begin(&mut self, cases: &[CheckCase], graphs: &JobGraphs, profile: &Profile) -> Result<(), LabError> {
         for case in cases {
             // Several devices are as fast as one while the others are at rest.
             for way in [[case.threads, case.devices], [case.threads, 1]] {
@@ -190,7 +192,7 @@ pub fn check(
     let CheckOptions { rounds, parts, fresh } = wanted;
     let Some(CheckCase { probe, .. }) = cases.first() else { return Ok(Vec::new()) };
     let (train, batch) = probe.built()?;
-    let graphs = Graphs { train, evaluation: probe.evaluation()?, largest: cases[0].sizes() };
+    let graphs = JobGraphs { train, evaluation: probe.evaluation()?, largest: cases[0].sizes() };
     let mut groups: Vec<(CheckedJob, Vec<Running>)> = Vec::new();
     for case in cases {
         groups.push(begin_all(case, &graphs, profile, *parts)?);
@@ -237,23 +239,23 @@ pub fn check(
 /// A job with every strategy that can be, ready to be stepped.
 fn begin_all(
     case: &CheckCase,
-    graphs: &Graphs,
+    graphs: &JobGraphs,
     profile: &Profile,
     parts: bool,
 ) -> Result<(CheckedJob, Vec<Running>), LabError> {
     let curves = profile.at(case.threads, case.devices).map(Arc::new);
-    let options = SessionOptions {
+    let options = LocalDevice {
         threads: case.threads,
         partials: case.partials,
         rates: curves.as_ref().map(|curves| curves.rates).unwrap_or_default(),
         curves,
         links: profile.links,
         largest: Some(graphs.largest.clone()),
-        ..SessionOptions::default()
+        ..LocalDevice::default()
     };
     let strategies: Vec<&'static str> = match case.devices {
         1 => vec!["data"],
-        _ => STRATEGIES.iter().map(|(name, _)| *name).filter(|name| *name != AUTO).collect(),
+        _ => STRATEGIES.iter().map(|strategy| strategy.name).collect(),
     };
     let (mut running, mut unable) = (Vec::new(), Vec::new());
     for name in strategies {
@@ -267,12 +269,12 @@ fn begin_all(
 }
 
 enum Refused {
-    Strategy(SessionError),
+    Strategy(LocalError),
     Links(TopologyError),
 }
 
-impl From<SessionError> for Refused {
-    fn from(e: SessionError) -> Refused {
+impl From<LocalError> for Refused {
+    fn from(e: LocalError) -> Refused {
         Refused::Strategy(e)
     }
 }
@@ -280,8 +282,8 @@ impl From<SessionError> for Refused {
 fn begin(
     name: &'static str,
     case: &CheckCase,
-    graphs: &Graphs,
-    options: &SessionOptions,
+    graphs: &JobGraphs,
+    options: &LocalDevice,
     parts: bool,
 ) -> Result<Running, Refused> {
     let throttle = match case.wires {
@@ -291,16 +293,18 @@ fn begin(
         }
         None => None,
     };
-    let options = SessionOptions { throttle: throttle.clone(), ..options.clone() };
-    let made = judged(name, graphs, vec![options; case.devices])?;
-    let planned = made.planners.iter().zip(&made.foreseen.plans);
+    let options = LocalDevice { throttle: throttle.clone(), ..options.clone() };
+    let devices = vec![options; case.devices];
+    let strategy = Strategy::named(name).expect("names are of the table");
+    let made = Candidate::new(strategy, graphs, &device_set(&devices)).map_err(LocalError::from)?;
+    let planned = made.planners.iter().zip(&made.prediction.plans);
     let taken = planned.map(|(planner, plan)| {
-        exchanged(planner.graph(Which::Train), &plan.bindings(), plan.partials).unwrap_or(0)
+        exchanged(planner.graph(Purpose::Train), &plan.bindings(), plan.partials).unwrap_or(0)
     });
     let from_peers = taken.sum();
-    let (planners, foreseen) = (made.planners, made.foreseen);
-    let mut session = Session::together(planners.clone(), 0)?;
-    let plans = planners.iter().map(|planner| planner.graph(Which::Train)).zip(&foreseen.plans);
+    let (planners, foreseen) = (made.planners, made.prediction);
+    let mut session = together(name, planners.clone(), &devices, 0)?;
+    let plans = planners.iter().map(|planner| planner.graph(Purpose::Train)).zip(&foreseen.plans);
     let parts = parts.then(|| StepParts::of(&plans.collect::<Vec<_>>()));
     if parts.is_some() {
         session.record();
@@ -323,7 +327,7 @@ impl Running {
     fn turn(&mut self, batch: &Batch, (seconds, least): (f64, usize), counts: bool) -> Result<(), LabError> {
         let (begin, mut done) = (Instant::now(), 0);
         while done < least || begin.elapsed().as_secs_f64() < seconds {
-            let (key, start) = (Key { seed: 0, step: self.steps }, Instant::now());
+            let (key, start) = (StepKey { seed: 0, step: self.steps }, Instant::now());
             self.session.step(batch, key, &key.number())?;
             let seconds = start.elapsed().as_secs_f64();
             (self.steps, done) = (self.steps + 1, done + 1);
@@ -345,16 +349,16 @@ impl Running {
         sorted.sort_by(f64::total_cmp);
         let [low, high] =
             [0.25, 0.75].map(|share| sorted[((sorted.len() - 1) as f64 * share).round() as usize]);
-        let measured = usual(&times).unwrap_or(high);
-        let counted = counted(&times);
+        let measured = trimmed_mean(&times).unwrap_or(high);
+        let counted = trimmed(&times);
         let squares: f64 = counted.iter().map(|time| (time - measured).powi(2)).sum();
         let unsure = squares.sqrt() / counted.len() as f64 / measured;
         let mut planned = Ledger { from_peers, ..Ledger::default() };
-        foreseen.together.devices.iter().for_each(|device| planned += Ledger::from(device.moved));
+        foreseen.together.devices.iter().for_each(|device| planned += device.moved);
         let mut moved = Ledger::default();
         let mut exact = true;
         let mut peak = [0, 0];
-        for (device, plan) in session.devices().zip(&foreseen.plans) {
+        for (device, plan) in session.ranks().iter().zip(&foreseen.plans) {
             let (_, _, seen) = gulliver_run::collector::total(device.collector().records());
             moved += seen.moved;
             peak = [peak[0].max(plan.spaces[0].live), peak[1].max(seen.peaks[0])];

@@ -5,7 +5,7 @@ use gulliver_graph::graph::Graph;
 use gulliver_graph::work::Work;
 use gulliver_plan::document::plan::{Act, Plan, Stream};
 use gulliver_plan::document::timeline::Span;
-use gulliver_run::profile::measure::usual;
+use gulliver_run::profile::trimmed_mean;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -84,7 +84,7 @@ impl StepParts {
         let part = |((family, predicted), measured): ((String, f64), Vec<f64>)| StepPart {
             family,
             predicted,
-            measured: usual(&measured).unwrap_or(0.0),
+            measured: trimmed_mean(&measured).unwrap_or(0.0),
         };
         let mut parts: Vec<StepPart> = parts.map(part).collect();
         let apart = |part: &StepPart| (part.predicted - part.measured).abs();
@@ -96,20 +96,24 @@ impl StepParts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gulliver::local::LocalDevice;
     use gulliver_graph::model::model;
     use gulliver_graph::optim::Optimizer;
     use gulliver_graph::training::training_graph;
-    use gulliver_run::session::{SessionOptions, foresee, planners};
+    use gulliver_plan::devices::predict::predict;
+    use gulliver_plan::devices::strategy::replicated;
 
     #[test]
     fn parts_of_a_step_add_up_to_it() {
         let optimizer = Optimizer::new("sgd", &[]).unwrap();
         let graph = training_graph(model("mlp", &[]).unwrap().as_ref(), &[optimizer], None).unwrap();
-        let options = SessionOptions { threads: 1, partials: 2, ..SessionOptions::default() };
-        let mut planners = planners(&graph, None, vec![options; 2]).unwrap();
+        let options = LocalDevice { threads: 1, partials: 2, ..LocalDevice::default() };
+        let set = gulliver::local::device_set(&vec![options; 2]);
+        let mut planners = replicated(&graph, None, &set).unwrap();
         let sizes = gulliver_graph::dim::Bindings::new().with("batch", 8);
-        let foreseen = foresee(&mut planners, &sizes).unwrap();
-        let graphs = planners.iter().map(|planner| planner.graph(gulliver_run::session::Which::Train));
+        let foreseen = predict(&*set.for_each, &mut planners, &sizes).unwrap();
+        let graphs =
+            planners.iter().map(|planner| planner.graph(gulliver_plan::document::job::Purpose::Train));
         let mut parts = StepParts::of(&graphs.zip(&foreseen.plans).collect::<Vec<_>>());
         let (spans, seconds) = (&foreseen.together.spans, foreseen.together.seconds);
         // As if it had been measured to take as long as predicted, but for a millisecond around it.

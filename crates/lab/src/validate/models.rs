@@ -1,9 +1,9 @@
 //! The models of published measurements: those of the product with the published settings, and a few more as graphs
 //! of their own. The oracle reads all of them from their graphs.
 
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{GraphError, Init, Value};
 use gulliver_graph::model::classifier::Classifier;
 use gulliver_graph::model::param::{ParamValue, float, int, ints, text};

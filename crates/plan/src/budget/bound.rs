@@ -128,7 +128,7 @@ impl<'a> Constant<'a> {
                 true => state = state.saturating_add(all),
                 false => {
                     let last = (from..first).filter_map(|v| base.uses(v).last()).max();
-                    let sliced = matches!(role, Role::Data | Role::Random);
+                    let sliced = role.repeats();
                     let end = base.script.acts.len().saturating_sub(1) as u32;
                     let last = if sliced { last.copied().unwrap_or(0).min(end) } else { end };
                     inputs.push((info.name.clone(), all, last));

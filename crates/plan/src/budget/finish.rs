@@ -10,7 +10,7 @@ use crate::step::lay::{Arena, lay_out};
 use crate::step::lifetime::{Lifetimes, lifetimes, profile};
 use crate::step::progress::Activity;
 use crate::step::script::{Script, What};
-use crate::time::simulate::{per_byte, simulate};
+use crate::time::simulate::{Timing, per_byte, simulate};
 use gulliver_graph::graph::NodeId;
 
 /// Acts that may be put off at a time because they wait for collectives; fewer where there is no room for more.
@@ -22,6 +22,8 @@ pub(crate) struct Finished {
     pub(crate) plan: Plan,
     /// What was chosen; nothing if everything stays.
     pub(crate) rewritten: Option<Rewritten>,
+    /// The script with moves and collectives beside kernels, if any may be.
+    pub(crate) overlapped: Option<(Script, Lifetimes)>,
 }
 
 /// The plan in which everything stays. Collectives are beside kernels if that needs no more than there is,
@@ -30,7 +32,7 @@ pub(crate) fn lay_resident(problem: &Problem) -> Result<Finished, PlanError> {
     let (script, life) = (&problem.outline.script, &problem.outline.life);
     let plan = lay(problem, (script, life), problem.options.memory, problem.effort)?;
     if !(0..problem.graph.nodes.len()).any(|node| problem.meets(node)) {
-        return Ok(Finished { plan, rewritten: None });
+        return Ok(Finished { plan, rewritten: None, overlapped: None });
     }
     let device = Tier::Device as usize;
     let least = plan.spaces[device].bytes;
@@ -40,7 +42,8 @@ pub(crate) fn lay_resident(problem: &Problem) -> Result<Finished, PlanError> {
     // Layout tries harder where there is a limit.
     let beside = lay(problem, (&script, &life), Some(most), Effort::Thorough)?;
     let better = beside.spaces[device].bytes <= most && seconds(problem, &beside) < seconds(problem, &plan);
-    Ok(Finished { plan: if better { beside } else { plan }, rewritten: None })
+    let (plan, overlapped) = if better { (beside, Some((script, life))) } else { (plan, None) };
+    Ok(Finished { plan, rewritten: None, overlapped })
 }
 
 /// The plan of a script that was not chosen here.
@@ -74,7 +77,7 @@ pub(crate) fn finish(
     let (script, life) = overlapped.as_ref().map_or(chosen, |(script, life)| (script, life));
     let mut plan = lay(problem, (script, life), problem.options.memory, problem.effort)?;
     plan.decisions = decisions;
-    Ok(Finished { plan, rewritten: Some(rewritten) })
+    Ok(Finished { plan, rewritten: Some(rewritten), overlapped })
 }
 
 /// Whether a plan keeps within a budget of the device and those of the other tiers.
@@ -86,10 +89,16 @@ pub(crate) fn fits(problem: &Problem, plan: &Plan, budget: u64) -> bool {
 
 /// Predicted seconds of a plan.
 pub(crate) fn seconds(problem: &Problem, plan: &Plan) -> f64 {
-    simulate(plan, |id: NodeId| problem.node_seconds(id.index()), &problem.options.links).seconds
+    timing(problem, plan).seconds
 }
 
-fn lay(
+/// Predicted timing of a plan.
+pub(crate) fn timing(problem: &Problem, plan: &Plan) -> Timing {
+    simulate(plan, |id: NodeId| problem.node_seconds(id.index()), &problem.options.links)
+}
+
+/// The plan of a script, within a limit of the device if that can be kept to.
+pub(crate) fn lay(
     problem: &Problem,
     script: (&Script, &Lifetimes),
     limit: Option<u64>,

@@ -7,6 +7,7 @@ pub mod evaluate;
 pub(crate) mod finish;
 pub(crate) mod learn;
 pub mod overlap;
+pub(crate) mod passes;
 pub mod planner;
 pub(crate) mod problem;
 pub mod residences;

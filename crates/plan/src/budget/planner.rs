@@ -6,6 +6,7 @@ use crate::budget::choices::Choices;
 use crate::budget::choose;
 use crate::budget::finish::{Finished, finish_script, lay_resident};
 use crate::budget::learn::{Learned, closest, learn, recall};
+use crate::budget::passes::record;
 use crate::budget::problem::{Effort, Problem};
 use crate::budget::residences;
 use crate::budget::rewrite::rewrite;
@@ -59,6 +60,21 @@ impl StepPlanner {
         let sizes = self.outline.sizes(graph, sizes, options)?;
         let mut problem = Problem::new(&self.outline, graph, &sizes, options)?;
         Ok(self.find(&mut problem)?.plan)
+    }
+
+    /// The same plan with a record of its [passes](crate::document::pass). Takes a few more layouts than
+    /// [`StepPlanner::plan`].
+    pub fn plan_with_passes(
+        &self,
+        graph: &Graph,
+        sizes: &Bindings,
+        options: &PlanOptions,
+    ) -> Result<Plan, PlanError> {
+        let sizes = self.outline.sizes(graph, sizes, options)?;
+        let mut problem = Problem::new(&self.outline, graph, &sizes, options)?;
+        let found = self.find(&mut problem)?;
+        let passes = record(&problem, &found)?;
+        Ok(Plan { passes, ..found.plan })
     }
 
     fn find(&self, problem: &mut Problem) -> Result<Finished, PlanError> {

@@ -3,8 +3,10 @@
 //! optimizer state are paged like everything else. What frameworks with unified or swapped memory do.
 
 use super::{Case, highest, segments};
+use crate::devices::options::ScriptWriter;
 use crate::document::plan::Tier;
-use crate::step::base::Facts;
+use crate::step::base::{Base, Facts};
+use crate::step::outline::{BoundSizes, Outline};
 use crate::step::script::{Script, Version, VersionId, What};
 
 /// What becomes of bytes that are evicted.
@@ -28,6 +30,12 @@ pub struct Paged {
     /// Segments of the forward pass of which only what enters them is kept for the backward pass; none computes
     /// nothing again.
     pub segments: Option<usize>,
+}
+
+impl ScriptWriter for Paged {
+    fn write(&self, outline: &Outline, base: &Base, sizes: &BoundSizes) -> Option<Script> {
+        paged(&Case::new(outline, base, sizes), *self)
+    }
 }
 
 /// The script of page faults of a device, if there is one.

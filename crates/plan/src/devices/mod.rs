@@ -2,6 +2,11 @@
 
 pub mod collectives;
 pub mod cut;
+pub mod error;
+pub mod options;
 pub mod pipeline;
+pub mod planner;
+pub mod predict;
 pub mod replicate;
 pub mod schedule;
+pub mod strategy;

@@ -11,8 +11,12 @@ pub use packs::scheduled;
 pub use turns::{Style, turns};
 
 use crate::step::order::Turn;
-use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
-use gulliver_graph::op::send_receive::SendReceive;
+use gulliver_graph::graph::op::send_receive::SendReceive;
+use gulliver_graph::graph::{
+    Graph, GraphError, GraphOutput, Node, NodeId, ObjectivePhase, Origin, Phase, Role, Type, Value, ValueInfo,
+};
+use gulliver_graph::rewrite::Rewriter;
+use gulliver_graph::role::OutputRole;
 use std::collections::HashMap;
 
 /// Where the nodes of a graph run.
@@ -87,9 +91,12 @@ pub enum PipelineError {
         /// Which.
         pack: u32,
     },
+    /// A device's graph breaks a rule of graphs.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
 }
 
-/// The graphs of all devices. Outputs are where they are made; those named `loss` everywhere, so that
+/// The graphs of all devices. Outputs are where they are made; losses everywhere, so that
 /// everyone knows before its first update whether they are finite.
 pub fn pipeline(graph: &Graph, placement: &Placement) -> Result<Vec<Line>, PipelineError> {
     let Placement { devices, packs, pack_of, .. } = placement;
@@ -99,22 +106,37 @@ pub fn pipeline(graph: &Graph, placement: &Placement) -> Result<Vec<Line>, Pipel
     if !fits || packs.is_empty() {
         return Err(PipelineError::Placement { packs: packs.len(), devices: *devices });
     }
-    let losses = graph.outputs.iter().filter(|(name, _)| name.rsplit('.').next() == Some("loss"));
-    let losses: Vec<Value> = losses.map(|(_, v)| *v).collect();
+    let losses = graph.outputs.iter().filter(|output| output.role == OutputRole::Loss);
+    let losses: Vec<Value> = losses.map(|output| output.value).collect();
     let mut layer = Layer::new(graph, placement, losses);
     layer.inputs();
     for id in 0..graph.nodes.len() {
         layer.node(NodeId(id as u32));
     }
     layer.ends();
-    Ok(layer.lines)
+    layer.lines.into_iter().map(Lining::finish).collect()
+}
+
+/// A line as it is written.
+#[derive(Clone, Default)]
+struct Lining {
+    to: Rewriter,
+    pack_of: Vec<Option<u32>>,
+    collectives: Vec<Handover>,
+}
+
+impl Lining {
+    fn finish(self) -> Result<Line, PipelineError> {
+        let Lining { to, pack_of, collectives } = self;
+        Ok(Line { graph: to.finish()?, pack_of, collectives })
+    }
 }
 
 /// Divides a graph over lines.
 struct Layer<'a> {
     graph: &'a Graph,
     placement: &'a Placement,
-    lines: Vec<Line>,
+    lines: Vec<Lining>,
     /// The device that has a value first.
     residence: Vec<Option<u32>>,
     /// By device, value, and whether it is the sum over the partials: what the device's graph calls it.
@@ -125,8 +147,8 @@ struct Layer<'a> {
 
 impl<'a> Layer<'a> {
     fn new(graph: &'a Graph, placement: &'a Placement, losses: Vec<Value>) -> Layer<'a> {
-        let line = Line { graph: Graph::default(), pack_of: Vec::new(), collectives: Vec::new() };
-        let (lines, residence) = (vec![line; placement.devices as usize], vec![None; graph.values.len()]);
+        let lines = vec![Lining::default(); placement.devices as usize];
+        let residence = vec![None; graph.values.len()];
         Layer { graph, placement, lines, residence, local: HashMap::new(), losses, collectives: 0 }
     }
 
@@ -166,27 +188,14 @@ impl<'a> Layer<'a> {
     }
 
     fn value(&mut self, device: u32, info: ValueInfo) -> Value {
-        let values = &mut self.lines[device as usize].graph.values;
-        values.push(info);
-        Value(values.len() as u32 - 1)
-    }
-
-    fn push(&mut self, device: u32, node: Node, pack: Option<u32>) -> NodeId {
-        let line = &mut self.lines[device as usize];
-        let id = NodeId(line.graph.nodes.len() as u32);
-        for (output, v) in node.outs.iter().enumerate() {
-            line.graph.values[v.index()].origin = Origin::Node { node: id, output };
-        }
-        line.graph.nodes.push(node);
-        line.pack_of.push(pack);
-        id
+        self.lines[device as usize].to.value(info)
     }
 
     fn node(&mut self, id: NodeId) {
         let (graph, device) = (self.graph, self.placement.device(id));
         let (node, pack) = (&graph.nodes[id.index()], self.placement.pack_of[id.index()]);
         let read = Some((pack, node.phase));
-        let when = (node.phase, node.objective);
+        let when = node.objective_phase();
         let ins = node.ins.iter().map(|&v| self.at(device, v, when, read)).collect();
         let new = |layer: &mut Layer, &v: &Value| {
             let local = layer.value(device, graph.value(v).clone());
@@ -195,8 +204,9 @@ impl<'a> Layer<'a> {
             local
         };
         let outs = node.outs.iter().map(|v| new(self, v)).collect();
-        let Node { op, phase, objective, .. } = node.clone();
-        self.push(device, Node { op, ins, outs, phase, objective }, Some(pack));
+        let line = &mut self.lines[device as usize];
+        line.to.push(Node { op: node.op.clone(), ins, outs, ..*node });
+        line.pack_of.push(Some(pack));
         for v in node.outs.iter().filter(|v| self.losses.contains(v)).copied().collect::<Vec<Value>>() {
             for device in 0..self.placement.devices {
                 self.at(device, v, when, None);
@@ -209,7 +219,7 @@ impl<'a> Layer<'a> {
         &mut self,
         device: u32,
         v: Value,
-        (phase, objective): (Phase, u32),
+        (phase, objective): ObjectivePhase,
         read: Option<(u32, Phase)>,
     ) -> Value {
         // An update reads the sum over the partials, which is another value.
@@ -236,26 +246,18 @@ impl<'a> Layer<'a> {
     }
 
     /// The value that the receiving device has after both have met.
-    fn pass(
-        &mut self,
-        v: Value,
-        [from, to]: [u32; 2],
-        (phase, objective): (Phase, u32),
-        collective: Handover,
-    ) -> Value {
+    fn pass(&mut self, v: Value, [from, to]: [u32; 2], when: ObjectivePhase, collective: Handover) -> Value {
         let info = self.graph.value(v);
         let mut received = Value(0);
         for rank in [from, to] {
             let Type { dtype, shape } = info.ty.clone();
             let op = SendReceive { collective: collective.number, rank, from, to, dtype, shape };
-            let ty = Type { dtype, shape: op.result() };
-            let origin = Origin::Node { node: NodeId(0), output: 0 };
-            received = self.value(rank, ValueInfo { name: info.name.clone(), ty, origin });
             let own = (rank == from).then(|| self.local[&(from, v, false)]);
-            let ins = own.into_iter().collect();
-            let node = Node { op: op.into(), ins, outs: vec![received], phase, objective };
-            let node = self.push(rank, node, None);
-            self.lines[rank as usize].collectives.push(Handover { node, ..collective });
+            let line = &mut self.lines[rank as usize];
+            let node = NodeId(line.to.graph().nodes.len() as u32);
+            received = line.to.add(op, own.into_iter().collect(), info.name.clone(), when);
+            line.pack_of.push(None);
+            line.collectives.push(Handover { node, ..collective });
         }
         received
     }
@@ -265,25 +267,18 @@ impl<'a> Layer<'a> {
         let graph = self.graph;
         for &(input, next) in &graph.carries {
             let residence = self.residence[input.index()].expect("states have a residence");
-            let local = self.at(residence, next, made_in(graph, next), None);
+            let local = self.at(residence, next, graph.made_in(next), None);
             let input = self.local[&(residence, input, false)];
-            self.lines[residence as usize].graph.carries.push((input, local));
+            self.lines[residence as usize].to.carry(input, local);
         }
-        for (name, v) in &graph.outputs {
+        for output in &graph.outputs {
+            let v = output.value;
             let own = self.residence[v.index()].unwrap_or(0);
-            let loss = self.losses.contains(v);
+            let loss = self.losses.contains(&v);
             for device in (0..self.placement.devices).filter(|&device| loss || device == own) {
-                let local = self.at(device, *v, made_in(graph, *v), None);
-                self.lines[device as usize].graph.outputs.push((name.clone(), local));
+                let value = self.at(device, v, graph.made_in(v), None);
+                self.lines[device as usize].to.output(GraphOutput { value, ..output.clone() });
             }
         }
-    }
-}
-
-/// The phase and objective of what makes a value.
-fn made_in(graph: &Graph, v: Value) -> (Phase, u32) {
-    match graph.value(v).origin {
-        Origin::Node { node, .. } => (graph.nodes[node.index()].phase, graph.nodes[node.index()].objective),
-        Origin::Input(_) => (Phase::Forward, 0),
     }
 }

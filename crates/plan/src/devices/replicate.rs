@@ -5,20 +5,21 @@
 
 mod shards;
 
-pub use shards::{EVERYONES, Sharded, evaluating, sharded};
+pub use shards::{Sharded, ShardedValues, evaluating, sharded};
 
-use crate::devices::cut::{split, whole};
+use crate::devices::cut::{split_range, whole_box};
 use gulliver_graph::dim::Dim;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Type, Value, ValueInfo};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::collect::Collect;
-use gulliver_graph::op::exchange::{Exchange, Piece};
-use gulliver_graph::op::expand::Expand;
-use gulliver_graph::op::reshape::Reshape;
-use gulliver_graph::op::send_receive::SendReceive;
-use gulliver_graph::op::slice::Slice;
-use gulliver_graph::op::sum_onto::SumOnto;
+use gulliver_graph::graph::op::collect::Collect;
+use gulliver_graph::graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::graph::op::expand::Expand;
+use gulliver_graph::graph::op::reshape::Reshape;
+use gulliver_graph::graph::op::send_receive::SendReceive;
+use gulliver_graph::graph::op::slice::Slice;
+use gulliver_graph::graph::op::sum_onto::SumOnto;
+use gulliver_graph::graph::{Graph, GraphError, GraphOutput, Node, ObjectivePhase, Origin, Phase, Value};
+use gulliver_graph::rewrite::Rewriter;
+use gulliver_graph::role::OutputScope;
 use gulliver_graph::spec::Region;
 use shards::Shards;
 use std::collections::HashMap;
@@ -38,24 +39,24 @@ pub enum ReplicateError {
     /// A state that the forward pass changes and also computes with.
     #[error("`{0}` is changed by the forward pass, and more than its next value depends on it")]
     Entangled(String),
+    /// The device's graph breaks a rule of graphs.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
 }
 
 /// Sums smaller than this are fetched whole by everyone: one collective instead of two.
 const SMALL: u64 = 64 << 10;
 
-/// What the name of an output ends with that is the sum over all partials of all devices.
-pub const TOTAL: &str = "@all";
-
 /// The graph of one of several devices, each with so many partials. Outputs of the forward pass are sums over
-/// the partials of this device; if there are several, there is also the sum over those of all, named with
-/// [`TOTAL`].
+/// the partials of this device; if there are several, there is also the sum over those of all,
+/// with the scope [`OutputScope::AllDevices`].
 pub fn replica(graph: &Graph, rank: u32, ranks: u32, partials: u32) -> Result<Graph, ReplicateError> {
     if ranks < 2 {
         return Ok(graph.clone());
     }
     let mut r = Replica::new(graph, rank, ranks, partials);
     r.all_nodes()?;
-    Ok(r.to)
+    Ok(r.to.finish()?)
 }
 
 /// What the updates of one objective read of all partials, in the order in which it is made.
@@ -109,8 +110,8 @@ impl Late {
                 return entangled(node.ins[0]);
             }
         }
-        if let Some((_, v)) = graph.outputs.iter().find(|(_, v)| depends[v.index()]) {
-            return entangled(*v);
+        if let Some(v) = graph.outputs.iter().map(|output| output.value).find(|v| depends[v.index()]) {
+            return entangled(v);
         }
         let states = carries.iter().map(|(state, ..)| (*state, *state)).collect();
         Ok(Late { node: late, carries, states, made: vec![HashMap::new(); partials], done: 0 })
@@ -122,7 +123,7 @@ struct Replica<'a> {
     rank: u32,
     ranks: u32,
     partials: u32,
-    to: Graph,
+    to: Rewriter,
     /// Outputs that are single numbers, as each partial makes them.
     numbers: HashMap<Value, Value>,
     /// Sums over all devices.
@@ -134,8 +135,7 @@ struct Replica<'a> {
 
 impl<'a> Replica<'a> {
     fn new(from: &'a Graph, rank: u32, ranks: u32, partials: u32) -> Replica<'a> {
-        let to = Graph { nodes: Vec::new(), ..from.clone() };
-        let (numbers, sums) = (HashMap::new(), HashMap::new());
+        let (to, numbers, sums) = (Rewriter::of(from), HashMap::new(), HashMap::new());
         Replica { from, rank, ranks, partials, to, numbers, sums, collectives: 0, shards: None }
     }
 
@@ -164,40 +164,17 @@ impl<'a> Replica<'a> {
             let made: Vec<Value> = node.outs.iter().copied().filter(|v| self.totalled(phase, *v)).collect();
             match self.shards {
                 Some(_) => self.in_shards(id, node, &mut adding[objective as usize])?,
-                None => self.push(node),
+                None => {
+                    self.to.push(node);
+                }
             }
             made.into_iter().for_each(|v| self.set_apart(v));
         }
         self.catch_up(&mut late, (adding.len() as u32).saturating_sub(1))
     }
 
-    fn push(&mut self, node: Node) {
-        let id = NodeId(self.to.nodes.len() as u32);
-        for (output, v) in node.outs.iter().enumerate() {
-            self.to.values[v.index()].origin = Origin::Node { node: id, output };
-        }
-        self.to.nodes.push(node);
-    }
-
-    /// Appends a node with one new result.
-    fn add(&mut self, op: Op, ins: Vec<Value>, name: String, ty: Type, objective: u32) -> Value {
-        self.add_in(Phase::Update, op, ins, name, ty, objective)
-    }
-
-    fn add_in(
-        &mut self,
-        phase: Phase,
-        op: Op,
-        ins: Vec<Value>,
-        name: String,
-        ty: Type,
-        objective: u32,
-    ) -> Value {
-        let out = Value(self.to.values.len() as u32);
-        let origin = Origin::Node { node: NodeId(0), output: 0 };
-        self.to.values.push(ValueInfo { name, ty, origin });
-        self.push(Node { op, ins, outs: vec![out], phase, objective });
-        out
+    fn name(&self, v: Value) -> String {
+        self.to.graph().value(v).name.clone()
     }
 
     /// What the updates of every objective read of all partials; each value once.
@@ -237,12 +214,12 @@ impl<'a> Replica<'a> {
 
     /// The sums of single numbers that are outputs of an objective, for several partials on each device.
     fn total_numbers(&mut self, objective: u32) {
-        for (name, v) in &self.from.outputs {
-            let made_here = matches!(self.from.value(*v).origin,
+        for output in &self.from.outputs {
+            let made_here = matches!(self.from.value(output.value).origin,
                 Origin::Node { node, .. } if self.from.nodes[node.index()].objective == objective);
-            if let Some(&number) = self.numbers.get(v).filter(|_| made_here) {
-                let total = self.total(number, objective);
-                self.to.outputs.push((format!("{name}{TOTAL}"), total));
+            if let Some(&number) = self.numbers.get(&output.value).filter(|_| made_here) {
+                let value = self.total(number, objective);
+                self.to.output(GraphOutput { scope: OutputScope::AllDevices, value, ..output.clone() });
             }
         }
     }
@@ -257,7 +234,7 @@ impl<'a> Replica<'a> {
                 continue;
             };
             let (dtype, shape) = self.fixed(v)?;
-            let (ty, name) = (Type::new(dtype, &shape), format!("{}.sum", self.to.value(v).name));
+            let (name, when) = (format!("{}.sum", self.name(v)), (Phase::Update, objective));
             let collective = self.collectives;
             self.collectives += 1;
             if hop < self.ranks {
@@ -265,12 +242,12 @@ impl<'a> Replica<'a> {
                 if rank != from && rank != to {
                     continue;
                 }
-                let op = SendReceive { collective, rank, from, to, dtype, shape: ty.shape.clone() };
-                let result = Type { dtype, shape: op.result() };
+                let shape = shape.iter().copied().map(Dim::from).collect();
+                let op = SendReceive { collective, rank, from, to, dtype, shape };
                 let ins = if rank == from { vec![adding.own[i]] } else { Vec::new() };
-                let passed = self.add(op.into(), ins, name.clone(), result, objective);
+                let passed = self.to.add(op, ins, name.clone(), when);
                 if rank == to {
-                    adding.own[i] = self.add(SumOnto {}.into(), vec![passed, v], name, ty, objective);
+                    adding.own[i] = self.to.add(SumOnto {}, vec![passed, v], name, when);
                 }
                 continue;
             }
@@ -278,12 +255,12 @@ impl<'a> Replica<'a> {
             let region = self.kept(&shape);
             let takes = rank != last || region.is_some();
             let ins = if rank == last { vec![adding.own[i]] } else { Vec::new() };
-            let own = region.clone().unwrap_or_else(|| whole(&shape));
+            let own = region.clone().unwrap_or_else(|| whole_box(&shape));
             let result = if takes { own.iter().map(Range::len).collect() } else { vec![0] };
             let pieces = if takes { vec![Piece::of(last, &shape, &own)] } else { Vec::new() };
-            let (ranks, ty) = ((0..self.ranks).collect(), Type::new(dtype, &result));
+            let ranks = (0..self.ranks).collect();
             let op = Exchange { collective, rank, ranks, dtype, shape: result, pieces };
-            let given = self.add(op.into(), ins, name, ty, objective);
+            let given = self.to.add(op, ins, name, when);
             if region.is_some() {
                 self.in_part(given, shape);
             }
@@ -299,23 +276,20 @@ impl<'a> Replica<'a> {
         self.partials > 1
             && phase != Phase::Update
             && single
-            && self.from.outputs.iter().any(|(_, o)| *o == v)
+            && self.from.outputs.iter().any(|output| output.value == v)
     }
 
     /// Copies a number as soon as it is made: what is an output is summed up where it lies.
     fn set_apart(&mut self, v: Value) {
-        let Origin::Node { node, .. } = self.to.value(v).origin else { return };
-        let Node { phase, objective, .. } = self.to.nodes[node.index()];
-        let one = Type::f32(&[1, 1]);
-        let (op, name) = (Expand { shape: one.shape.clone() }, self.to.value(v).name.clone());
-        let number = self.add_in(phase, op.into(), vec![v], name, one, objective);
+        let when = self.to.graph().made_in(v);
+        let op = Expand { shape: vec![1.into(), 1.into()] };
+        let number = self.to.add(op, vec![v], self.name(v), when);
         self.numbers.insert(v, number);
     }
 
     /// The sum of a number over all partials of all devices.
     fn total(&mut self, number: Value, objective: u32) -> Value {
-        let name = self.to.value(number).name.clone();
-        let own = self.collected(number, 1, objective);
+        let own = self.collected(number, objective);
         let each = (0..self.ranks).flat_map(|from| (0..self.partials as usize).map(move |p| (from, p)));
         let pieces = each.map(|(from, p)| Piece {
             from,
@@ -327,24 +301,17 @@ impl<'a> Replica<'a> {
         });
         let pieces = pieces.collect();
         let sum = self.meet(own, DType::F32, vec![1, 1], pieces, (Phase::Update, objective));
-        self.add(
-            Reshape { shape: Vec::new() }.into(),
-            vec![sum],
-            name,
-            Type::new(DType::F32, &[0usize; 0]),
-            objective,
-        )
+        self.to.add(Reshape { shape: Vec::new() }, vec![sum], self.name(number), (Phase::Update, objective))
     }
 
-    /// The rows of all partials of this device, each of so many elements.
-    fn collected(&mut self, row: Value, elements: usize, objective: u32) -> Value {
-        let (name, partials) = (self.to.value(row).name.clone(), self.partials as usize);
-        let ty = Type::new(self.to.ty(row).dtype, &[partials, elements]);
-        self.add(Collect { partials }.into(), vec![row], name, ty, objective)
+    /// The rows of all partials of this device.
+    fn collected(&mut self, row: Value, objective: u32) -> Value {
+        let op = Collect { partials: self.partials as usize };
+        self.to.add(op, vec![row], self.name(row), (Phase::Update, objective))
     }
 
     fn fixed(&self, v: Value) -> Result<(DType, Vec<usize>), ReplicateError> {
-        let info = self.to.value(v);
+        let info = self.to.graph().value(v);
         let extent = |d: &Dim| d.as_const().and_then(|n| usize::try_from(n).ok());
         let shape: Option<Vec<usize>> = info.ty.shape.iter().map(extent).collect();
         let not_fixed = || ReplicateError::NotFixed { name: info.name.clone(), ty: info.ty.to_string() };
@@ -358,14 +325,13 @@ impl<'a> Replica<'a> {
         dtype: DType,
         shape: Vec<usize>,
         pieces: Vec<Piece>,
-        (phase, objective): (Phase, u32),
+        when: ObjectivePhase,
     ) -> Value {
-        let ty = Type::new(dtype, &shape);
-        let name = format!("{}.all", self.to.value(v).name);
+        let name = format!("{}.all", self.name(v));
         let ranks = (0..self.ranks).collect();
         let op = Exchange { collective: self.collectives, rank: self.rank, ranks, dtype, shape, pieces };
         self.collectives += 1;
-        self.add_in(phase, op.into(), vec![v], name, ty, objective)
+        self.to.add(op, vec![v], name, when)
     }
 
     /// The sum of a value over all devices, or this one's shard of it.
@@ -376,7 +342,7 @@ impl<'a> Replica<'a> {
             widest(&shape).filter(|&d| self.ranks > 2 && bytes >= SMALL && shape[d] >= self.ranks as usize);
         let kept = self.kept(&shape);
         let shared = cut.map(|d| share(&shape, d, self.rank, self.ranks));
-        let own = kept.clone().or(shared).unwrap_or_else(|| whole(&shape));
+        let own = kept.clone().or(shared).unwrap_or_else(|| whole_box(&shape));
         let piece = |from| Piece { add: from > 0, ..Piece::of(from, &shape, &own) };
         let pieces = (0..self.ranks).map(piece).collect();
         let sum =
@@ -398,7 +364,7 @@ impl<'a> Replica<'a> {
         dtype: DType,
         shape: &[usize],
         d: usize,
-        when: (Phase, u32),
+        when: ObjectivePhase,
     ) -> Value {
         let pieces = (0..self.ranks).map(|from| gathered(from, shape, d, self.ranks)).collect();
         self.meet(own, dtype, shape.to_vec(), pieces, when)
@@ -409,12 +375,10 @@ impl<'a> Replica<'a> {
         let (dtype, shape) = self.fixed(v)?;
         let elements = shape.iter().product();
         // As a row, so that those of all devices lie one below the other.
-        let row = vec![Dim::from(1), Dim::from(elements)];
-        let name = self.to.value(v).name.clone();
-        let flat = Reshape { shape: row.clone() };
-        let ty = Type { dtype, shape: row.clone() };
-        let flat = self.add_in(Phase::Forward, flat.into(), vec![v], name.clone(), ty, objective);
-        let own = self.collected(flat, elements, objective);
+        let row = Reshape { shape: vec![Dim::from(1), Dim::from(elements)] };
+        let (name, when) = (self.name(v), (Phase::Update, objective));
+        let flat = self.to.add(row, vec![v], name.clone(), (Phase::Forward, objective));
+        let own = self.collected(flat, objective);
         let each = self.partials as usize;
         let piece = |from| Piece {
             from,
@@ -426,16 +390,14 @@ impl<'a> Replica<'a> {
         };
         let pieces = (0..self.ranks).map(piece).collect();
         let rows = vec![self.ranks as usize * each, elements];
-        let all = self.meet(own, dtype, rows, pieces, (Phase::Update, objective));
+        let all = self.meet(own, dtype, rows, pieces, when);
         let shape: Vec<Dim> = shape.into_iter().map(Dim::from).collect();
         let mut parts = Vec::new();
         for start in 0..self.ranks as usize * each {
-            let op = Slice { axis: 0, start, len: 1.into(), step: 1 };
-            let ty = Type { dtype, shape: row.clone() };
-            let part = self.add(op.into(), vec![all], name.clone(), ty, objective);
+            let row = Slice { axis: 0, start, len: 1.into(), step: 1 };
+            let row = self.to.add(row, vec![all], name.clone(), when);
             let op = Reshape { shape: shape.clone() };
-            let ty = Type { dtype, shape: shape.clone() };
-            parts.push(self.add(op.into(), vec![part], name.clone(), ty, objective));
+            parts.push(self.to.add(op, vec![row], name.clone(), when));
         }
         Ok(parts)
     }
@@ -477,13 +439,11 @@ impl<'a> Replica<'a> {
                     if partial + 1 == partials {
                         return v;
                     }
-                    let new = Value(self.to.values.len() as u32);
-                    self.to.values.push(from.value(v).clone());
-                    new
+                    self.to.value(from.value(v).clone())
                 });
                 let outs: Vec<Value> = outs.collect();
                 late.made[partial].extend(node.outs.iter().copied().zip(outs.iter().copied()));
-                self.push(Node { op: node.op.clone(), ins, outs, phase: Phase::Update, objective });
+                self.to.push(Node { op: node.op.clone(), ins, outs, phase: Phase::Update, objective });
             }
             for (state, next, _) in late.carries.iter().filter(|(.., of)| *of == objective) {
                 late.states.insert(*state, *late.made[partial].get(next).unwrap_or(next));
@@ -508,8 +468,8 @@ fn widest(shape: &[usize]) -> Option<usize> {
 
 /// A device's share of a value that is divided evenly along a dimension.
 fn share(shape: &[usize], d: usize, rank: u32, ranks: u32) -> Region {
-    let mut region = whole(shape);
-    region[d] = split(&region[d], &vec![1; ranks as usize], rank as usize);
+    let mut region = whole_box(shape);
+    region[d] = split_range(&region[d], &vec![1; ranks as usize], rank as usize);
     region
 }
 

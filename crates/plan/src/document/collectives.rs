@@ -3,9 +3,9 @@
 
 use crate::document::plan::{Act, Plan, Stream};
 use gulliver_graph::dim::{Bindings, DimError};
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::exchange::Exchange;
 use gulliver_graph::graph::{Graph, Node, Phase};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::exchange::Exchange;
 
 /// A collective and all who come to it.
 pub type Collective = (u32, Vec<u32>);

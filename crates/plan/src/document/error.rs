@@ -87,6 +87,14 @@ pub enum PlanError {
         /// The largest values in use at once.
         holders: Holders,
     },
+    /// A stored job plan has no plan for these sizes.
+    #[error("there is no plan for inputs of {sizes} in this stored job plan; it has plans for {known}")]
+    NotPlanned {
+        /// The sizes asked for.
+        sizes: String,
+        /// Those there are plans for.
+        known: String,
+    },
     /// The observer said stop.
     #[error("interrupted while planning; nothing was started")]
     Interrupted,

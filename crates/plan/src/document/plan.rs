@@ -4,8 +4,10 @@
 //! Done one after the other, the steps are right. Steps of different [streams](Stream) may be done at the
 //! same time: a step starts when those before it in its stream and those it names are done.
 
+use crate::document::pass::PlanPass;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{NodeId, Value};
+use gulliver_graph::role::{OutputRole, OutputScope};
 use serde::{Deserialize, Serialize};
 
 /// A buffer of the plan.
@@ -219,10 +221,21 @@ pub struct InputPlace {
 pub struct OutputPlace {
     /// Its name.
     pub name: String,
+    /// What it is.
+    pub role: OutputRole,
+    /// Which partials it is summed over.
+    pub scope: OutputScope,
     /// The value.
     pub value: Value,
     /// Its bytes: summed over the partials, if it is computed once per partial.
     pub place: Place,
+}
+
+impl OutputPlace {
+    /// Whether it is a loss that must be known before the updates of its objective.
+    pub fn is_early_loss(&self) -> bool {
+        self.role == OutputRole::Loss && self.scope != OutputScope::AllDevices
+    }
 }
 
 /// When and where everything happens, for one set of input sizes.
@@ -245,6 +258,9 @@ pub struct Plan {
     /// Why values do not simply stay; empty if all do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<Decision>,
+    /// How it was made, pass by pass; empty unless that was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passes: Vec<PlanPass>,
 }
 
 impl Plan {

@@ -22,9 +22,9 @@
 
 mod race;
 
-use crate::document::plan::{Act, BufferId, Place, Plan, Step, Tier};
+use crate::document::plan::{Act, BufferId, OutputPlace, Place, Plan, Step, Tier};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, Node, Origin, Phase, Value, ValueInfo};
+use gulliver_graph::graph::{Graph, GraphOutput, Node, Origin, Phase, Value, ValueInfo};
 use race::Race;
 use std::collections::BTreeMap;
 
@@ -105,9 +105,10 @@ impl Facts {
         }
         for out in &plan.outputs {
             let info = graph.values.get(out.value.index()).ok_or("an output that the graph does not have")?;
-            let (Origin::Node { node, .. }, Some("loss")) = (info.origin, out.name.rsplit('.').next()) else {
+            let Origin::Node { node, .. } = info.origin else { continue };
+            if !out.is_early_loss() {
                 continue;
-            };
+            }
             let objective = graph.nodes[node.index()].objective as usize;
             if facts.losses.len() <= objective {
                 facts.losses.resize(objective + 1, Vec::new());
@@ -427,10 +428,12 @@ impl Checker<'_> {
                 return Err(format!("{} uses {most} bytes at once, not {}", space.name, space.live));
             }
         }
-        for (name, v) in &self.graph.outputs {
-            let out = self.plan.outputs.iter().find(|o| o.name == *name && o.value == *v);
+        for GraphOutput { name, role, scope, value } in &self.graph.outputs {
+            let same =
+                |o: &&OutputPlace| (&o.name, o.role, o.scope, o.value) == (name, *role, *scope, *value);
+            let out = self.plan.outputs.iter().find(same);
             let held = self.read(&out.ok_or(format!("output `{name}` has no place"))?.place)?;
-            let root = self.shown(*v);
+            let root = self.shown(*value);
             let summed = if self.per_partial(root) { self.plan.partials } else { 1 };
             if held != (Held { value: root, partial: 0, summed }) {
                 return Err(format!("output `{name}` is {held:?}"));

@@ -88,9 +88,11 @@ pub fn lay_out(
         persistent: matches!(role, Role::Weight(_) | Role::State(_)),
     });
     let inputs = inputs.collect();
-    let outputs = graph.outputs.iter().zip(&script.outputs).map(|((name, value), v)| OutputPlace {
-        name: name.clone(),
-        value: *value,
+    let outputs = graph.outputs.iter().zip(&script.outputs).map(|(output, v)| OutputPlace {
+        name: output.name.clone(),
+        role: output.role,
+        scope: output.scope,
+        value: output.value,
         place: place(*v),
     });
     let outputs = outputs.collect();
@@ -105,6 +107,7 @@ pub fn lay_out(
         outputs,
         steps,
         decisions: Vec::new(),
+        passes: Vec::new(),
     };
     for (space, live) in plan.live_peaks().into_iter().enumerate() {
         plan.spaces[space].live = live;

@@ -136,7 +136,7 @@ pub fn lifetimes_into(sharing: &Sharing, script: &Script, last: &mut Vec<u32>, l
         for slice in 0..copies {
             slots[(first + slice) as usize] = Slot { storage: storages.len() as u32, slice };
         }
-        let sliced = matches!(role, Role::Data | Role::Random);
+        let sliced = role.repeats();
         let used = last[first as usize..input as usize].iter().filter(|l| **l != UNREAD).max();
         storages.push(Storage {
             value,

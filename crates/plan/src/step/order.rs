@@ -42,6 +42,23 @@ pub enum Rule {
     Grouped,
 }
 
+impl Rule {
+    /// The order in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Rule::Plain => "the graph's own order, all updates last",
+            Rule::UpdateEarly => "each update as soon as its gradient is there",
+            Rule::LeastGrowth => "operators that free most memory, or take least, run first",
+            Rule::GradientsLate => {
+                "operators that free most memory run first, gradients of weights when they must"
+            }
+            Rule::Grouped => {
+                "all partials of a few layers after each other, so that their weights are fetched once"
+            }
+        }
+    }
+}
+
 /// Every rule that needs little memory, simplest first.
 pub const RULES: [Rule; 4] = [Rule::Plain, Rule::UpdateEarly, Rule::LeastGrowth, Rule::GradientsLate];
 
@@ -303,13 +320,14 @@ impl<'a> Emitter<'a> {
         let reads_it = |input: Value| node.ins.iter().any(|v| self.readers.root[v.index()] == input);
         let alone =
             |(input, _): &(Value, Value)| self.remaining[input.index()] <= u32::from(reads_it(*input));
-        let losses = graph.outputs.iter().map(|(_, v)| *v).filter(|v| match graph.value(*v).origin {
-            Origin::Node { node: of, .. } => {
-                let of = &graph.nodes[of.index()];
-                of.objective == node.objective && of.phase == Phase::Forward
-            }
-            Origin::Input(_) => false,
-        });
+        let losses =
+            graph.outputs.iter().map(|output| output.value).filter(|v| match graph.value(*v).origin {
+                Origin::Node { node: of, .. } => {
+                    let of = &graph.nodes[of.index()];
+                    of.objective == node.objective && of.phase == Phase::Forward
+                }
+                Origin::Input(_) => false,
+            });
         let root = |v: &Value| self.readers.root[v.index()];
         node.ins.iter().all(|v| made(root(v)))
             && losses.into_iter().all(|v| made(root(&v)))

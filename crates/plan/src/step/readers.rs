@@ -42,7 +42,7 @@ impl Readers {
             }
         }
         let mut output = vec![false; count];
-        for (_, v) in &graph.outputs {
+        for v in graph.outputs.iter().map(|output| output.value) {
             let v = root[v.index()];
             output[v.index()] = true;
             summed[v.index()] |= graph.repeats(v);

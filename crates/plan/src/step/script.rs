@@ -109,7 +109,7 @@ impl Script {
             }
         }
         let output = |v: &Value| known[at(readers.seen(*v, 0))].expect("outputs are made");
-        script.outputs = graph.outputs.iter().map(|(_, v)| output(v)).collect();
+        script.outputs = graph.outputs.iter().map(|o| output(&o.value)).collect();
         script
     }
 
@@ -145,5 +145,5 @@ impl Script {
 
 /// How many instances of an input there are.
 pub fn copies(role: Role, partials: u32) -> u32 {
-    if matches!(role, Role::Data | Role::Random) { partials } else { 1 }
+    if role.repeats() { partials } else { 1 }
 }

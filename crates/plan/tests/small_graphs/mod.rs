@@ -6,10 +6,11 @@ pub mod problem;
 pub mod program;
 
 use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::{Graph, GraphError, Init, Value};
+use gulliver_graph::role::OutputRole;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::step::outline::{BoundSizes, Outline};
@@ -51,8 +52,8 @@ pub fn trained(body: impl Fn(&mut Builder, Value) -> Result<Value, GraphError>) 
     let loss = g.mean_all(y).unwrap();
     let (first, _) = g.graph().weights().next().unwrap();
     let grads = differentiate(&mut g, loss, &[first], 0).unwrap();
-    g.output("loss", loss);
-    g.output("gradient", grads[0].unwrap());
+    g.output("loss", OutputRole::Loss, loss);
+    g.output("gradient", OutputRole::Metric, grads[0].unwrap());
     g.finish()
 }
 

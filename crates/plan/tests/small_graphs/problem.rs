@@ -54,7 +54,7 @@ impl Problem {
             let there = |v: &VersionId| {
                 let version = script.versions[*v as usize];
                 let origin = case.base.graph.value(version.of.value).origin;
-                let goes = matches!(origin, Origin::Input(Role::Data | Role::Random));
+                let goes = matches!(origin, Origin::Input(Role::Data(_) | Role::Random));
                 let read = || case.base.uses(*v).last().is_some_and(|last| *last as usize >= t);
                 version.input && (!goes || read())
             };

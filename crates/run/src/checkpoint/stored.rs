@@ -3,7 +3,7 @@
 
 use super::header::{self, Element, Header, Place};
 use super::{CHECKSUM, Checkpoint, CheckpointError, PIECE, checksum, describe, swap_if_big_endian};
-use crate::executor::RunError;
+use crate::device::RunError;
 use crate::host::{HostTensor, all_finite};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::nearest::nearest;

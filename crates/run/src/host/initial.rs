@@ -37,8 +37,8 @@ fn normal(stream: &RandomStream, first: usize, piece: &mut [f32], mean: f32, std
 }
 
 /// Standard normal numbers for one step.
-pub fn noise(seed: u64, step: u64, name: &str, shape: &[usize]) -> HostTensor {
-    let stream = RandomStream::new(seed, hash_name(name), step);
+pub fn noise(seed: u64, step: u64, stream: u64, shape: &[usize]) -> HostTensor {
+    let stream = RandomStream::new(seed, stream, step);
     let count: usize = shape.iter().product();
     let data = (0..count as u64).map(|i| stream.normal_at(i)).collect();
     HostTensor::new(shape, HostData::F32(data)).expect("as many as the shape says")

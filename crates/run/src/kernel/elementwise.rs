@@ -3,8 +3,8 @@
 
 use crate::kernel::math;
 use crate::team::isa::simd;
-use gulliver_graph::op::map::Function;
-use gulliver_graph::op::zip::Binary;
+use gulliver_graph::graph::op::map::Function;
+use gulliver_graph::graph::op::zip::Binary;
 
 /// How an operand is met within a run.
 #[derive(Clone, Copy, Debug)]

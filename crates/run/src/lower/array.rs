@@ -5,7 +5,7 @@ use super::{KernelError, Kernels, Lowered, TensorType, lower};
 use crate::lower::call::{Call, Member, Slot};
 use crate::team::isa::Isa;
 use crate::team::{Team, share};
-use gulliver_graph::op::array::Array;
+use gulliver_graph::graph::op::array::Array;
 use std::sync::Mutex;
 
 /// Bytes between the working memories of threads.

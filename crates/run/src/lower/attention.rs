@@ -3,8 +3,8 @@
 use super::{Lowered, TensorType, all_f32};
 use crate::kernel::attention::{self as kernel, AttentionShape};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::attention::Attention;
-use gulliver_graph::op::attention_grad::AttentionGrad;
+use gulliver_graph::graph::op::attention::Attention;
+use gulliver_graph::graph::op::attention_grad::AttentionGrad;
 
 /// The extents, if the kernel knows the element types.
 fn shape(op: &Attention, ins: &[TensorType]) -> Option<AttentionShape> {

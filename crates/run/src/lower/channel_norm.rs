@@ -8,10 +8,10 @@ use crate::kernel::norm::{self, Affine, Columns, Moments, Pairs, Slopes, Totals}
 use crate::kernel::{math, reduce};
 use crate::lower::call::Call;
 use crate::team::SharedMut;
-use gulliver_graph::op::batch_norm::BatchNorm;
-use gulliver_graph::op::batch_norm_grad::BatchNormGrad;
-use gulliver_graph::op::group_norm::GroupNorm;
-use gulliver_graph::op::group_norm_grad::GroupNormGrad;
+use gulliver_graph::graph::op::batch_norm::BatchNorm;
+use gulliver_graph::graph::op::batch_norm_grad::BatchNormGrad;
+use gulliver_graph::graph::op::group_norm::GroupNorm;
+use gulliver_graph::graph::op::group_norm_grad::GroupNormGrad;
 use std::ops::Range;
 
 /// Extents of `x[n, c, spatial…]`.

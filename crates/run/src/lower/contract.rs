@@ -7,7 +7,7 @@ use crate::kernel::gemm::{self, Output};
 use crate::kernel::pack::Nested;
 use crate::lower::call::Call;
 use crate::team::{SharedMut, share};
-use gulliver_graph::op::contract::Contract;
+use gulliver_graph::graph::op::contract::Contract;
 
 /// An axis with its extent and its distance between neighbours in each operand (0 if absent).
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,8 @@
-//! What kernels are made from beside operators and shapes: those of operators from outside, by the
-//! operator's type, and the other devices. An operator without an entry, or whose entry declines, runs on
-//! its reference kernel.
+//! Fast kernels of operators from outside, by the operator's type. An operator without an entry, or whose entry
+//! declines, runs on its reference kernel.
 
 use super::{Lowered, TensorType};
-use crate::peers::Peers;
-use gulliver_graph::op::custom::{Custom, CustomOp};
+use gulliver_graph::graph::op::custom::{Custom, CustomOp};
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::fmt;
@@ -12,19 +10,13 @@ use std::sync::Arc;
 
 type Entry = dyn Fn(&dyn Any, &[TensorType], &[TensorType], usize) -> Option<Lowered> + Send + Sync;
 
-/// Fast kernels of operators from outside, and the other devices.
+/// Fast kernels of operators from outside.
 #[derive(Clone, Default)]
 pub struct Kernels {
     table: HashMap<TypeId, (&'static str, Arc<Entry>)>,
-    pub(crate) peers: Option<Arc<dyn Peers>>,
 }
 
 impl Kernels {
-    /// The same on one of several devices.
-    pub fn among(self, peers: Arc<dyn Peers>) -> Kernels {
-        Kernels { peers: Some(peers), ..self }
-    }
-
     /// These and one more, for all operators of type `T`: from the operator, the types of its operands
     /// and results and the number of threads to the kernel, or `None` to leave it to the reference.
     ///

@@ -1,40 +1,55 @@
-//! Collectives of devices: the operand is handed to the others, and what is needed of theirs is taken. Plans have
-//! collectives on a stream of their own; called as a kernel, a collective holds up whoever calls it.
+//! Collectives: the operand is handed to the other devices, and the needed pieces of theirs are taken. Plans run them
+//! as steps of their own; as a kernel only what a device exchanges with itself can be done.
 
-use super::{KernelError, Kernels, Lowered};
-use crate::peers::{PeerLost, Peers, put};
-use gulliver_graph::op::exchange::Exchange;
+use super::{KernelError, Lowered};
+use crate::lower::call::Slot;
+use crate::peers::{ExchangeBuffer, HostBuffer, PeerLost, Peers, put};
+use gulliver_graph::graph::op::exchange::Exchange;
 use std::sync::Arc;
 
-/// What one device does at a collective, and with whom.
+/// One collective of a device, with its peers.
 pub(crate) struct ExchangeCall {
     what: Exchange,
     peers: Option<Arc<dyn Peers>>,
 }
 
 impl ExchangeCall {
-    pub(crate) fn new(what: &Exchange, kernels: &Kernels) -> ExchangeCall {
-        ExchangeCall { what: what.clone(), peers: kernels.peers.clone() }
+    pub(crate) fn new(what: &Exchange, peers: Option<&Arc<dyn Peers>>) -> ExchangeCall {
+        ExchangeCall { what: what.clone(), peers: peers.cloned() }
     }
 
-    /// Meets the others. Without any, only what a device exchanges with itself can be done. `idle` says that the core
-    /// has nothing else to do while others are waited for.
-    pub(crate) fn hold(&self, own: &[u8], result: &mut [u8], idle: bool) -> Result<(), KernelError> {
+    /// Takes part in the collective. `idle` says that the core has nothing else to do while it waits.
+    pub(crate) fn hold(
+        &self,
+        own: Option<&dyn ExchangeBuffer>,
+        result: &dyn ExchangeBuffer,
+        idle: bool,
+    ) -> Result<(), KernelError> {
         let what = &self.what;
         if what.ranks == [what.rank] {
+            let own = own.expect("a device alone brings an operand");
             what.pieces.iter().for_each(|piece| put(what, piece, own, result));
             return Ok(());
         }
-        let alone = || PeerLost { rank: what.rank, why: "there is nobody to meet".into() };
+        let alone = || PeerLost { rank: what.rank, why: "there are no other devices".into() };
         let peers = self.peers.as_ref().ok_or_else(alone).map_err(KernelError::PeerLost)?;
         peers.exchange(what, own, result, idle).map_err(KernelError::PeerLost)
     }
 }
 
-pub fn exchange(op: &Exchange, kernels: &Kernels) -> Lowered {
-    let collective = ExchangeCall::new(op, kernels);
+pub fn exchange(op: &Exchange) -> Lowered {
+    let collective = ExchangeCall::new(op, None);
     Lowered::plain(move |call| {
-        let own: &[u8] = if call.inputs() > 0 { call.input(0) } else { &[] };
-        collective.hold(own, call.output::<u8>(0), true)
+        let buffer = |slot: Slot| {
+            // SAFETY: operands and results of a call are initialised memory that nothing else writes.
+            unsafe { HostBuffer::new(slot) }
+        };
+        let own = (call.inputs() > 0).then(|| {
+            let own = call.input::<u8>(0);
+            buffer(Slot { start: own.as_ptr().cast_mut(), bytes: own.len() })
+        });
+        let result = call.output::<u8>(0);
+        let result = buffer(Slot { start: result.as_mut_ptr(), bytes: result.len() });
+        collective.hold(own.as_ref().map(|own| own as &dyn ExchangeBuffer), &result, true)
     })
 }

@@ -5,7 +5,7 @@ use super::{KernelError, Lowered, TensorType};
 use crate::lower::call::Element;
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::scatter_add::ScatterAdd;
+use gulliver_graph::graph::op::scatter_add::ScatterAdd;
 use std::ops::Range;
 
 /// Element types of indices.
@@ -162,8 +162,8 @@ mod tests {
     use super::*;
     use crate::lower::call::{Call, Slot};
     use crate::team::Team;
-    use gulliver_graph::op::Op;
-    use gulliver_graph::op::{gather::Gather, take::Take, take_grad::TakeGrad};
+    use gulliver_graph::graph::op::Op;
+    use gulliver_graph::graph::op::{gather::Gather, take::Take, take_grad::TakeGrad};
 
     fn slot<T>(data: &mut [T]) -> Slot {
         Slot { start: data.as_mut_ptr().cast(), bytes: size_of_val(data) }

@@ -6,8 +6,8 @@ use crate::kernel::loss;
 use crate::lower::call::Call;
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::cross_entropy::CrossEntropy;
-use gulliver_graph::op::cross_entropy_grad::CrossEntropyGrad;
+use gulliver_graph::graph::op::cross_entropy::CrossEntropy;
+use gulliver_graph::graph::op::cross_entropy_grad::CrossEntropyGrad;
 
 pub(super) fn cross_entropy(op: &CrossEntropy, ins: &[TensorType]) -> Option<Lowered> {
     let (classes, smoothing) = (*ins[0].shape.last()?, op.smoothing);

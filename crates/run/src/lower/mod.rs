@@ -32,8 +32,8 @@ pub use custom::Kernels;
 pub(crate) use exchange::ExchangeCall;
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::op::{Op, OpDef};
 use gulliver_graph::graph::{Graph, Node, Value};
-use gulliver_graph::op::{Op, OpDef};
 
 /// Element type and concrete shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,9 +185,9 @@ pub fn lower(op: &Op, ins: &[TensorType], outs: &[TensorType], threads: usize, k
         Op::Gru(_) => recurrent::gru(ins),
         Op::GruGrad(_) => recurrent::gru_grad(ins),
         Op::Array(op) => Some(array::array(op, ins, outs, threads, kernels)),
-        Op::Exchange(op) => Some(exchange::exchange(op, kernels)),
+        Op::Exchange(op) => Some(exchange::exchange(op)),
         Op::SendReceive(op) => match op.bind(&Bindings::new()) {
-            Ok(Some(Op::Exchange(op))) => Some(exchange::exchange(&op, kernels)),
+            Ok(Some(Op::Exchange(op))) => Some(exchange::exchange(&op)),
             _ => None,
         },
         Op::Collect(_) => all_f32(ins).then(partials::collect),

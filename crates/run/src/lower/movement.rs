@@ -6,13 +6,13 @@ use super::{Lowered, TensorType};
 use crate::lower::call::{Call, Element};
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::concat::Concat;
-use gulliver_graph::op::iota::Iota;
-use gulliver_graph::op::pad::Pad;
-use gulliver_graph::op::slice::Slice;
-use gulliver_graph::op::slice_grad::SliceGrad;
-use gulliver_graph::op::transpose::Transpose;
-use gulliver_graph::op::upsample::Upsample;
+use gulliver_graph::graph::op::concat::Concat;
+use gulliver_graph::graph::op::iota::Iota;
+use gulliver_graph::graph::op::pad::Pad;
+use gulliver_graph::graph::op::slice::Slice;
+use gulliver_graph::graph::op::slice_grad::SliceGrad;
+use gulliver_graph::graph::op::transpose::Transpose;
+use gulliver_graph::graph::op::upsample::Upsample;
 use std::ops::Range;
 
 /// Calls a generic function with the type that has the bits of an element type.

@@ -7,8 +7,8 @@ use crate::kernel::LANES;
 use crate::kernel::norm::{self, Affine, Moments, Slopes};
 use crate::lower::call::Call;
 use crate::team::SharedMut;
-use gulliver_graph::op::layer_norm::LayerNorm;
-use gulliver_graph::op::rms_norm::RmsNorm;
+use gulliver_graph::graph::op::layer_norm::LayerNorm;
+use gulliver_graph::graph::op::rms_norm::RmsNorm;
 
 pub(super) fn layer_norm(op: &LayerNorm, ins: &[TensorType]) -> Option<Lowered> {
     let (width, eps) = (ins[1].len(), op.eps);

@@ -7,14 +7,14 @@ use crate::lower::call::{Call, Element};
 use crate::team::isa::Isa;
 use crate::team::{SharedMut, share};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::adaptive_avg_pool::adaptive_range;
-use gulliver_graph::op::avg_pool::AvgPool;
-use gulliver_graph::op::avg_pool_grad::AvgPoolGrad;
-use gulliver_graph::op::bilinear::{Bilinear, Stretch};
-use gulliver_graph::op::bilinear_grad::{BilinearGrad, lands};
-use gulliver_graph::op::max_pool::MaxPool;
-use gulliver_graph::op::max_pool_grad::MaxPoolGrad;
-use gulliver_graph::op::window::{PoolWindow, WindowTarget};
+use gulliver_graph::graph::op::adaptive_avg_pool::adaptive_range;
+use gulliver_graph::graph::op::avg_pool::AvgPool;
+use gulliver_graph::graph::op::avg_pool_grad::AvgPoolGrad;
+use gulliver_graph::graph::op::bilinear::{Bilinear, Stretch};
+use gulliver_graph::graph::op::bilinear_grad::{BilinearGrad, lands};
+use gulliver_graph::graph::op::max_pool::MaxPool;
+use gulliver_graph::graph::op::max_pool_grad::MaxPoolGrad;
+use gulliver_graph::graph::op::window::{PoolWindow, WindowTarget};
 use std::ops::Range;
 
 /// Three extents from the spatial dimensions of a shape [n, c, …].

@@ -6,7 +6,7 @@ use super::{Lowered, TensorType};
 use crate::kernel::random;
 use crate::team::SharedMut;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::dropout::Dropout;
+use gulliver_graph::graph::op::dropout::Dropout;
 
 /// Elements of a row that a thread takes at once.
 const CHUNK: usize = 1 << 14;

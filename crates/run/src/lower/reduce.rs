@@ -8,7 +8,7 @@ use crate::lower::call::Call;
 use crate::team::SharedMut;
 use crate::team::isa::Isa;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::reduce::Reduce;
+use gulliver_graph::graph::op::reduce::Reduce;
 use gulliver_graph::spec::ReduceKind;
 
 pub(super) fn reduce(op: &Reduce, ins: &[TensorType]) -> Option<Lowered> {

@@ -3,7 +3,7 @@
 use super::{Lowered, TensorType};
 use crate::lower::call::Call;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::Op;
+use gulliver_graph::graph::op::Op;
 use gulliver_graph::tensor::Tensor;
 
 pub(super) fn reference(op: &Op, ins: &[TensorType], outs: &[TensorType]) -> Lowered {

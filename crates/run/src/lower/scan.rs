@@ -6,9 +6,9 @@ use super::{Lowered, TensorType};
 use crate::kernel::scan;
 use crate::team::{SharedMut, share};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::argmax::Argmax;
-use gulliver_graph::op::cumsum::Cumsum;
-use gulliver_graph::op::top_k::TopK;
+use gulliver_graph::graph::op::argmax::Argmax;
+use gulliver_graph::graph::op::cumsum::Cumsum;
+use gulliver_graph::graph::op::top_k::TopK;
 
 /// Extents before, at and after an axis.
 pub(super) fn around(shape: &[usize], axis: usize) -> [usize; 3] {

@@ -5,9 +5,9 @@ use super::{Lowered, TensorType, all_f32};
 use crate::kernel::update::{self, Adadelta, Adagrad, Adam, Lion, MOST, Momentum, Rmsprop, Rule, Sgd};
 use crate::lower::call::Call;
 use crate::team::SharedMut;
-use gulliver_graph::op::update_adam::UpdateAdam;
-use gulliver_graph::op::update_rmsprop::UpdateRmsprop;
-use gulliver_graph::op::update_sgd::UpdateSgd;
+use gulliver_graph::graph::op::update_adam::UpdateAdam;
+use gulliver_graph::graph::op::update_rmsprop::UpdateRmsprop;
+use gulliver_graph::graph::op::update_sgd::UpdateSgd;
 
 pub(super) fn sgd(op: &UpdateSgd, ins: &[TensorType]) -> Option<Lowered> {
     if !op.momentum {

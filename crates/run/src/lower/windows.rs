@@ -2,7 +2,7 @@
 
 use super::{Lowered, TensorType, all_f32};
 use crate::kernel::conv::{self as kernel, ConvShape};
-use gulliver_graph::op::conv::{Conv, ConvRotation};
+use gulliver_graph::graph::op::conv::{Conv, ConvRotation};
 
 pub(super) fn conv(op: &Conv, ins: &[TensorType], outs: &[TensorType], threads: usize) -> Option<Lowered> {
     // Whichever of x, w and y is the result, the shape is the same.

@@ -1,7 +1,7 @@
 //! How much later than they could devices go on that have waited for a link: somebody else has one of their cores just
 //! then, and a core that has computed nothing for a millisecond takes a while to come up to speed.
 
-use super::measure::usual;
+use super::trimmed_mean;
 use crate::profile::roofline::little;
 use crate::team::Team;
 use std::sync::{Mutex, PoisonError};
@@ -80,7 +80,7 @@ impl Resuming {
 
     /// Seconds by which all cores are at work later than they could be, as a rule; none if nothing was seen.
     pub fn seconds(&self) -> Option<f64> {
-        usual(&self.late).map(|late| late.max(0.0))
+        trimmed_mean(&self.late).map(|late| late.max(0.0))
     }
 }
 

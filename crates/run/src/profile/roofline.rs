@@ -1,8 +1,8 @@
 //! The peak rates of this machine, measured by loops that do nothing else: fused multiply-adds in registers,
 //! copies through memory, moves between tiers, and the disk.
 
-use crate::copy::copy;
-use crate::disk::{Disk, DiskError};
+use crate::device::cpu::copy;
+use crate::device::cpu::disk::{Disk, DiskError};
 use crate::team::isa::Isa;
 use crate::team::{SharedMut, Team, share};
 use std::hint::black_box;
@@ -30,7 +30,7 @@ pub fn multiply_adds(team: &Team, seconds: f64) -> f64 {
 }
 
 /// Some ten microseconds of arithmetic in registers.
-pub(crate) fn little(isa: Isa) {
+pub(super) fn little(isa: Isa) {
     black_box(chains(isa, 4000));
 }
 

@@ -1,20 +1,20 @@
 //! Evaluation of a batch: scalars, and what was predicted for each example.
 
-use super::{Key, Session, SessionError, Which};
+use super::{RankSession, Scalars, Session, SessionError, StepKey};
 use crate::data::Batch;
-use crate::executor::RunError;
 use crate::host::HostTensor;
-use crate::session::programs::Loaded;
-use std::collections::BTreeMap;
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::role::OutputRole;
+use gulliver_plan::document::job::Purpose;
 
 /// Outputs of the evaluation graph that predict something of each example: its class, or its numbers.
-const PREDICTIONS: [&str; 2] = ["guess", "prediction"];
+const PREDICTIONS: [OutputRole; 2] = [OutputRole::Guess, OutputRole::Prediction];
 
 /// What the evaluation of a batch gave.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evaluated {
-    /// Scalar outputs by name.
-    pub scalars: BTreeMap<String, f64>,
+    /// Scalar outputs.
+    pub scalars: Scalars,
     /// The class of each example (i64) or its numbers (f32), if the model predicts either.
     pub predicted: Option<HostTensor>,
 }
@@ -30,62 +30,77 @@ impl Evaluated {
 
 impl Session {
     /// Scalars of the evaluation graph for a batch.
-    pub fn evaluate(&mut self, batch: &Batch, key: Key) -> Result<BTreeMap<String, f64>, SessionError> {
+    pub fn evaluate(&mut self, batch: &Batch, key: StepKey) -> Result<Scalars, SessionError> {
         Ok(self.evaluate_fully(batch, key)?.scalars)
     }
 
-    /// Scalars of the evaluation graph for a batch, and what it predicts for each example.
-    pub fn evaluate_fully(&mut self, batch: &Batch, key: Key) -> Result<Evaluated, SessionError> {
-        if !self.others.is_empty() && self.planner.options().meets_within() {
+    /// Scalars of the evaluation graph for a batch, and its predictions for each example.
+    pub fn evaluate_fully(&mut self, batch: &Batch, key: StepKey) -> Result<Evaluated, SessionError> {
+        if self.ranks.len() > 1 && self.ranks[0].exchanges_within() {
             return self.evaluate_on_all(batch, key);
         }
-        self.evaluate_here(batch, key)
-    }
-
-    /// The same from what this device makes of it.
-    pub(super) fn evaluate_here(&mut self, batch: &Batch, key: Key) -> Result<Evaluated, SessionError> {
-        let at = self.run_evaluation(batch, &[key])?;
-        let scalars = self.scalars(at)?.remove(0).scalars;
-        Ok(Evaluated { scalars, predicted: self.predictions(at)? })
+        let sizes = self.sizes(Purpose::Evaluate, batch)?;
+        self.first().evaluate((batch, &sizes), key)
     }
 
     /// Scalars of the evaluation graph for a batch, for every member.
     pub fn evaluate_together(
         &mut self,
         batch: &Batch,
-        keys: &[Key],
-    ) -> Result<Vec<BTreeMap<String, f64>>, SessionError> {
-        let at = self.run_evaluation(batch, keys)?;
-        Ok(self.scalars(at)?.into_iter().map(|outcome| outcome.scalars).collect())
+        keys: &[StepKey],
+    ) -> Result<Vec<Scalars>, SessionError> {
+        let sizes = self.sizes(Purpose::Evaluate, batch)?;
+        let first = self.first();
+        let at = first.run_evaluation((batch, &sizes), keys)?;
+        Ok(first.scalars(at)?.into_iter().map(|outcome| outcome.scalars).collect())
     }
 
-    /// An output of the evaluation graph for a batch, which there must be.
-    pub fn output(&mut self, batch: &Batch, name: &str) -> Result<HostTensor, SessionError> {
-        let at = self.run_evaluation(batch, &[Key { seed: 0, step: 0 }])?;
-        let tensor = self.cpu.output(&self.programs.get(at).program, name)?;
-        let tensor = tensor.ok_or_else(|| SessionError::NoOutput { name: name.to_string() })?;
-        self.ledger.to_host += tensor.as_bytes().len() as u64;
-        Ok(tensor)
+    /// The output of the evaluation graph with this role, for a batch.
+    pub fn output(&mut self, batch: &Batch, role: OutputRole) -> Result<HostTensor, SessionError> {
+        let sizes = self.sizes(Purpose::Evaluate, batch)?;
+        let first = self.first();
+        let at = first.run_evaluation((batch, &sizes), &[StepKey { seed: 0, step: 0 }])?;
+        let tensor = first.output_of(at, role)?;
+        tensor.ok_or_else(|| SessionError::NoOutput { name: role.name().to_string() })
+    }
+}
+
+impl RankSession {
+    /// The results that this device has of the evaluation of a batch.
+    pub(super) fn evaluate(
+        &mut self,
+        fed: (&Batch, &Bindings),
+        key: StepKey,
+    ) -> Result<Evaluated, SessionError> {
+        let at = self.run_evaluation(fed, &[key])?;
+        let scalars = self.scalars(at)?.remove(0).scalars;
+        Ok(Evaluated { scalars, predicted: self.predictions(at)? })
     }
 
-    fn run_evaluation(&mut self, batch: &Batch, keys: &[Key]) -> Result<usize, SessionError> {
-        let at = self.prepare(Which::Evaluate, batch, keys, &|_, _| None)?;
+    fn run_evaluation(&mut self, fed: (&Batch, &Bindings), keys: &[StepKey]) -> Result<usize, SessionError> {
+        let at = self.prepare(Purpose::Evaluate, fed, keys, &|_, _, _| None)?;
         let mut watch = self.begin(at);
-        let Loaded { program, .. } = self.programs.get(at);
-        let graph = self.planner.graph(Which::Evaluate);
-        watch.run(&mut self.cpu, graph, program, 0..program.len())?;
-        self.end(Which::Evaluate, at, watch);
+        let steps = self.programs.get(at).made.plan.steps.len();
+        self.run(at, 0..steps, &mut watch)?;
+        self.end(Purpose::Evaluate, at, watch);
         Ok(at)
     }
 
-    fn predictions(&mut self, at: usize) -> Result<Option<HostTensor>, RunError> {
-        let Loaded { program, .. } = self.programs.get(at);
-        for name in PREDICTIONS {
-            if let Some(tensor) = self.cpu.output(program, name)? {
-                self.ledger.to_host += tensor.as_bytes().len() as u64;
+    fn predictions(&mut self, at: usize) -> Result<Option<HostTensor>, SessionError> {
+        for role in PREDICTIONS {
+            if let Some(tensor) = self.output_of(at, role)? {
                 return Ok(Some(tensor));
             }
         }
         Ok(None)
+    }
+
+    /// The output of the last run with this role, if there is one.
+    fn output_of(&mut self, at: usize, role: OutputRole) -> Result<Option<HostTensor>, SessionError> {
+        let found = self.programs.get(at).outputs.iter().find(|output| output.place.role == role);
+        let Some(output) = found else { return Ok(None) };
+        let tensor = self.output(output)?;
+        self.ledger.to_host += tensor.as_bytes().len() as u64;
+        Ok(Some(tensor))
     }
 }

@@ -1,32 +1,107 @@
-//! Programs by the sizes of their inputs. Sizes are exact: a program for larger inputs would compute what
-//! nobody asked for. What was not used for longest leaves when all take more than a fixed number of bytes.
+//! Programs by the sizes of their inputs. Sizes are exact: a program for larger inputs would compute padding. The
+//! least recently used leaves when all together take more than a fixed number of bytes.
 
-use super::Which;
 use crate::collector::Amounts;
-use crate::program::Program;
-use gulliver_graph::dim::Bindings;
+use crate::device::ProgramId;
+use gulliver_graph::dim::{Bindings, DimError};
+use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::{Graph, Phase, Value};
 use gulliver_plan::document::collectives::Collective;
-use gulliver_plan::document::plan::Plan;
+use gulliver_plan::document::job::{Purpose, SizedPlan};
+use gulliver_plan::document::plan::{Act, OutputPlace, Place, Plan, Tier};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// Bytes of memory that programs may take together; the last one made always stays.
-pub(crate) const LIMIT: usize = 24 << 20;
+pub(super) const LIMIT: usize = 24 << 20;
 
-/// A program ready to run, with what its plan said.
-pub(crate) struct Loaded {
-    pub(crate) program: Program,
-    pub(crate) planned: Amounts,
+/// Bytes of a tier.
+#[derive(Clone, Copy)]
+pub(super) struct Spot {
+    pub(super) tier: Tier,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+}
+
+/// Where a place of a plan is.
+pub(super) fn spot(plan: &Plan, place: &Place) -> Spot {
+    let buffer = plan.buffer(place.buffer);
+    let tier = plan.spaces[buffer.space as usize].tier;
+    Spot { tier, offset: buffer.offset + place.start, bytes: place.bytes }
+}
+
+/// (objective, its first update step). Running up to that step yields the objective's loss and changes no weight.
+pub(super) fn first_updates(graph: &Graph, plan: &Plan) -> Vec<(u32, usize)> {
+    let mut updates: Vec<(u32, usize)> = Vec::new();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let (Act::Run { node, .. } | Act::Exchange { node, .. }) = &step.act else { continue };
+        let node = &graph.nodes[node.index()];
+        let known = updates.last().is_some_and(|(objective, _)| *objective == node.objective);
+        if node.phase == Phase::Update && !known {
+            updates.push((node.objective, i));
+        }
+    }
+    updates
+}
+
+/// An output of a program.
+pub(super) struct Output {
+    /// As the plan has it.
+    pub(super) place: OutputPlace,
+    /// The objective whose nodes make it.
+    pub(super) objective: u32,
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<usize>,
+    pub(super) spot: Spot,
+}
+
+/// The outputs of a plan.
+pub(super) fn outputs(graph: &Graph, plan: &Plan) -> Result<Vec<Output>, DimError> {
+    let sizes = plan.bindings();
+    let output = |output: &OutputPlace| {
+        let ty = graph.ty(output.value);
+        Ok(Output {
+            place: output.clone(),
+            objective: graph.made_in(output.value).1,
+            dtype: ty.dtype,
+            shape: ty.bind(&sizes)?,
+            spot: spot(plan, &output.place),
+        })
+    };
+    plan.outputs.iter().map(output).collect()
+}
+
+/// A program that is loaded, with its plan.
+pub(super) struct Loaded {
+    pub(super) program: ProgramId,
+    /// Bytes of host memory it takes.
+    pub(super) bytes: usize,
+    /// Operators that run on reference kernels.
+    pub(super) slow: Vec<&'static str>,
+    pub(super) made: SizedPlan,
+    /// Of the whole input.
+    pub(super) sizes: Bindings,
+    /// Inputs that every step is fed with.
+    pub(super) fed: Vec<Value>,
+    /// Where inputs are, by value in order.
+    pub(super) inputs: Vec<(Value, Spot)>,
+    pub(super) outputs: Vec<Output>,
+    /// See [`first_updates`].
+    pub(super) updates: Vec<(u32, usize)>,
+    pub(super) planned: Amounts,
     /// Number of its record in the collector.
-    pub(crate) record: usize,
-    /// Seconds of each kind of node by rates alone; empty where nobody weighs time.
-    pub(crate) thought: Vec<f64>,
+    pub(super) record: usize,
     /// Runs that are still to be timed kernel by kernel.
-    pub(crate) to_time: u32,
-    /// Where the device meets others, in order.
-    pub(crate) collectives: Vec<Collective>,
-    /// Its plan, if it is noted when steps are done.
-    pub(crate) noted: Option<Arc<Plan>>,
+    pub(super) to_time: u32,
+    /// Its collectives, in order.
+    pub(super) collectives: Vec<Collective>,
+}
+
+impl Loaded {
+    /// Where an input is fed.
+    pub(super) fn input(&self, value: Value) -> Option<Spot> {
+        let at = self.inputs.binary_search_by_key(&value, |(v, _)| *v);
+        at.ok().map(|i| self.inputs[i].1)
+    }
 }
 
 /// How often a program was there.
@@ -43,7 +118,7 @@ pub struct Reuse {
 }
 
 struct Entry {
-    which: Which,
+    purpose: Purpose,
     sizes: Bindings,
     loaded: Loaded,
     bytes: usize,
@@ -51,87 +126,90 @@ struct Entry {
     used: u64,
 }
 
-/// See the top of this file.
-pub(crate) struct Programs {
+/// The programs of one device by the sizes of their inputs.
+pub(super) struct Programs {
     entries: Vec<Entry>,
     /// Of training and of evaluation.
     index: [HashMap<Bindings, usize>; 2],
     bytes: usize,
-    pub(crate) limit: usize,
+    pub(super) limit: usize,
     now: u64,
-    pub(crate) reuse: Reuse,
+    pub(super) reuse: Reuse,
 }
 
 impl Programs {
     /// None yet; room for so many bytes of them.
-    pub(crate) fn new(limit: usize) -> Programs {
+    pub(super) fn new(limit: usize) -> Programs {
         let (entries, index, reuse) = (Vec::new(), Default::default(), Reuse::default());
         Programs { entries, index, bytes: 0, limit, now: 0, reuse }
     }
 
     /// Whether there is a program for inputs of these sizes.
-    pub(crate) fn has(&self, which: Which, sizes: &Bindings) -> bool {
-        self.index[which as usize].contains_key(sizes)
+    pub(super) fn has(&self, purpose: Purpose, sizes: &Bindings) -> bool {
+        self.index[purpose as usize].contains_key(sizes)
     }
 
     /// The number of the program for these sizes, good until the next one is inserted.
-    pub(crate) fn find(&mut self, which: Which, sizes: &Bindings) -> Option<usize> {
-        let at = *self.index[which as usize].get(sizes)?;
+    pub(super) fn find(&mut self, purpose: Purpose, sizes: &Bindings) -> Option<usize> {
+        let at = *self.index[purpose as usize].get(sizes)?;
         self.now += 1;
         self.entries[at].used = self.now;
         self.reuse.hits += 1;
         Some(at)
     }
 
-    /// Adds a program, or replaces the one for these sizes.
-    pub(crate) fn insert(&mut self, which: Which, sizes: &Bindings, loaded: Loaded) {
-        if let Some(&at) = self.index[which as usize].get(sizes) {
-            self.remove(at);
+    /// Adds a program, or replaces the one for these sizes; the programs that leave.
+    pub(super) fn insert(&mut self, purpose: Purpose, sizes: &Bindings, loaded: Loaded) -> Vec<ProgramId> {
+        let mut gone = Vec::new();
+        if let Some(&at) = self.index[purpose as usize].get(sizes) {
+            gone.push(self.remove(at));
         }
-        let bytes = loaded.program.bytes();
+        let bytes = loaded.bytes;
         while self.bytes + bytes > self.limit && !self.entries.is_empty() {
             let oldest = (0..self.entries.len()).min_by_key(|&i| self.entries[i].used);
-            self.remove(oldest.expect("there are some"));
+            gone.push(self.remove(oldest.expect("there are some")));
             self.reuse.dropped += 1;
         }
         self.now += 1;
         self.bytes += bytes;
         self.reuse.misses += 1;
-        self.index[which as usize].insert(sizes.clone(), self.entries.len());
-        self.entries.push(Entry { which, sizes: sizes.clone(), loaded, bytes, used: self.now });
+        self.index[purpose as usize].insert(sizes.clone(), self.entries.len());
+        self.entries.push(Entry { purpose, sizes: sizes.clone(), loaded, bytes, used: self.now });
+        gone
     }
 
-    fn remove(&mut self, at: usize) {
+    fn remove(&mut self, at: usize) -> ProgramId {
         let gone = self.entries.swap_remove(at);
         self.bytes -= gone.bytes;
-        self.index[gone.which as usize].remove(&gone.sizes);
+        self.index[gone.purpose as usize].remove(&gone.sizes);
         if let Some(moved) = self.entries.get(at) {
-            self.index[moved.which as usize].insert(moved.sizes.clone(), at);
+            self.index[moved.purpose as usize].insert(moved.sizes.clone(), at);
         }
+        gone.loaded.program
     }
 
     /// Forgets all.
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.reuse.dropped += self.entries.len() as u64;
         self.entries.clear();
         self.index.iter_mut().for_each(HashMap::clear);
         self.bytes = 0;
     }
 
-    pub(crate) fn get(&self, at: usize) -> &Loaded {
+    pub(super) fn get(&self, at: usize) -> &Loaded {
         &self.entries[at].loaded
     }
 
-    pub(crate) fn get_mut(&mut self, at: usize) -> &mut Loaded {
+    pub(super) fn get_mut(&mut self, at: usize) -> &mut Loaded {
         &mut self.entries[at].loaded
     }
 
     /// The number of the program inserted last.
-    pub(crate) fn last(&self) -> usize {
+    pub(super) fn last(&self) -> usize {
         self.entries.len() - 1
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Loaded> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Loaded> {
         self.entries.iter().map(|entry| &entry.loaded)
     }
 }

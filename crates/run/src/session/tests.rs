@@ -2,18 +2,51 @@
 
 use super::*;
 use crate::checkpoint::fingerprint;
-use crate::disk::BLOCK;
+use crate::data::Batch;
+use crate::device::RunError;
+use crate::device::cpu::disk::BLOCK;
+use crate::device::cpu::{Cpu, CpuOptions};
 use crate::host::HostData;
 use crate::host::HostTensor;
+use crate::lower::{Kernels, lower_node};
 use crate::scratch::ScratchDir;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::Init;
+use gulliver_graph::graph::build::Builder;
+use gulliver_graph::graph::{Init, Node, Phase};
 use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::document::residence::Persistent;
+use gulliver_plan::devices::options::DeviceOptions;
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::devices::strategy::{ALONE, DeviceSet, job, replicated};
+use gulliver_plan::document::plan::TIERS;
+use gulliver_plan::document::residence::{Persistent, Residence};
+use std::path::PathBuf;
+
+/// Options with the working memory of real kernels.
+fn options() -> DeviceOptions {
+    let scratch = |graph: &Graph, node: &Node, sizes: &Bindings, threads: usize| {
+        Ok(lower_node(graph, node, sizes, threads, &Kernels::default())?.scratch)
+    };
+    DeviceOptions { scratch: Arc::new(scratch), ..DeviceOptions::default() }
+}
+
+/// A session of these planners on devices whose files are in `dir`.
+fn start(planners: Vec<Planner>, dir: Option<PathBuf>, seed: u64) -> Result<Session, SessionError> {
+    let open = |planner: &Planner| -> Box<dyn Device> {
+        let threads = planner.options().threads;
+        let options = CpuOptions { threads, disk_dir: dir.clone(), ..CpuOptions::default() };
+        Box::new(Cpu::new(options).unwrap())
+    };
+    let devices = planners.iter().map(open).collect();
+    Session::new(job(ALONE, planners).unwrap(), devices, seed)
+}
+
+fn session(graph: Graph, options: DeviceOptions) -> Session {
+    start(vec![Planner::new(graph, None, options).unwrap()], None, 0).unwrap()
+}
 
 /// Weights and states of many sizes, some changed by the forward pass.
 fn graph() -> Graph {
@@ -39,7 +72,7 @@ fn graph() -> Graph {
         let next = g.affine(w, 1.0, 1.0).unwrap();
         g.carry(w, next);
     }
-    g.output("loss", sum.unwrap());
+    g.output("loss", OutputRole::Loss, sum.unwrap());
     g.finish()
 }
 
@@ -61,25 +94,20 @@ fn values_are_read_and_written_wherever_they_live() {
     let dir = ScratchDir::new();
     let mut expected = None;
     for tiers in [&[Tier::Device][..], &[Tier::Host], &[Tier::Disk], &TIERS] {
-        let options = SessionOptions {
-            threads: 1,
-            disk: Some(10 << 20),
-            disk_dir: Some(dir.to_path_buf()),
-            ..SessionOptions::default()
-        };
+        let options = DeviceOptions { disk: Some(10 << 20), ..options() };
         let residences = residences(&graph(), tiers);
-        let mut session =
-            Session::with(Planner::with_residences(graph(), None, options, residences.clone()), 3).unwrap();
+        let planner = Planner::with_residences(graph(), None, options, residences.clone());
+        let mut session = start(vec![planner], Some(dir.to_path_buf()), 3).unwrap();
         let first = fingerprint(&session.tensors().unwrap());
         assert_eq!(*expected.get_or_insert(first.clone()), first, "{tiers:?}");
 
-        session.remember().unwrap();
+        session.first().remember().unwrap();
         for (name, _, shape) in session.layout() {
             let tensor = HostTensor::new(&shape, HostData::F32(vec![9.0; shape[0]])).unwrap();
             assert!(session.set(&name, &tensor).unwrap(), "{name}");
             assert_eq!(session.tensor(&(name, DType::F32, shape)).unwrap(), tensor, "{tiers:?}");
         }
-        session.undo().unwrap();
+        session.first().undo().unwrap();
         let one = |i: usize, session: &mut Session| {
             let described = session.layout()[i].clone();
             session.tensor(&described).unwrap().as_f32().unwrap()[0]
@@ -118,11 +146,9 @@ fn residences_beyond_a_budget_are_refused() {
         (Tier::Disk, None, Some(1 << 20), false),
         (Tier::Disk, None, Some(2 << 20), true),
     ] {
-        let disk_dir = Some(dir.to_path_buf());
-        let options = SessionOptions { host_memory, disk, disk_dir, ..SessionOptions::default() };
-        let made =
-            Session::with(Planner::with_residences(graph(), None, options, residences(&graph(), &[tier])), 3)
-                .err();
+        let options = DeviceOptions { host_memory, disk, ..options() };
+        let planner = Planner::with_residences(graph(), None, options, residences(&graph(), &[tier]));
+        let made = start(vec![planner], Some(dir.to_path_buf()), 3).err();
         match made {
             None => assert!(fits, "{tier:?}"),
             Some(SessionError::Run(RunError::Space { available, .. })) => {
@@ -144,7 +170,7 @@ fn lengths_graph() -> Graph {
         x = g.softmax(product, 1).unwrap();
     }
     let loss = g.sum_all(x).unwrap();
-    g.output("loss", loss);
+    g.output("loss", OutputRole::Loss, loss);
     g.finish()
 }
 
@@ -153,17 +179,17 @@ fn square(length: usize) -> Batch {
     Batch { fields: vec![("x".into(), x)] }
 }
 
-fn run(session: &mut Session, length: usize) -> Outcome {
-    session.step(&square(length), Key { seed: 0, step: 0 }, &|_| None).unwrap()
+fn run(session: &mut Session, length: usize) -> StepOutcome {
+    session.step(&square(length), StepKey { seed: 0, step: 0 }, &|_, _| None).unwrap()
 }
 
 #[test]
 fn programs_are_reused_until_others_need_their_room() {
-    let options = SessionOptions { threads: 1, memory: Some(1 << 20), ..SessionOptions::default() };
-    let mut session = Session::new(lengths_graph(), None, options, 0).unwrap();
+    let options = DeviceOptions { memory: Some(1 << 20), ..options() };
+    let mut session = session(lengths_graph(), options);
     run(&mut session, 8);
-    let bytes = session.programs.all().next().unwrap().program.bytes();
-    session.programs.limit = 2 * bytes + bytes / 2;
+    let bytes = session.ranks[0].programs.all().next().unwrap().bytes;
+    session.ranks[0].programs.limit = 2 * bytes + bytes / 2;
     // Length, and hits, misses and drops after it.
     for (length, expected) in [
         (8, (1, 1, 0)),
@@ -177,44 +203,38 @@ fn programs_are_reused_until_others_need_their_room() {
         run(&mut session, length);
         let Reuse { hits, misses, dropped, .. } = session.reuse();
         assert_eq!((hits, misses, dropped), expected, "{length}");
-        assert!(session.programs.all().count() <= 2);
+        assert!(session.ranks[0].programs.all().count() <= 2);
     }
     // A record outlives the program.
     let runs: Vec<u64> = session.collector().records().iter().map(|record| record.runs).collect();
     assert_eq!(runs, [5, 2, 1]);
-    session.programs.limit = 0;
+    session.ranks[0].programs.limit = 0;
     for length in 20..30 {
         run(&mut session, length);
-        assert_eq!(session.programs.all().count(), 1, "the last one stays");
+        assert_eq!(session.ranks[0].programs.all().count(), 1, "the last one stays");
     }
 }
 
 #[test]
 fn kernels_are_timed_in_the_first_runs_and_later_plans_know() {
-    let options = SessionOptions { threads: 1, memory: Some(1 << 20), ..SessionOptions::default() };
-    let mut session = Session::new(lengths_graph(), None, options, 0).unwrap();
+    let options = DeviceOptions { memory: Some(1 << 20), ..options() };
+    let mut session = session(lengths_graph(), options);
     let sizes = |length: usize| Bindings::new().with("batch", length).with("length", length);
-    let slower = |session: &mut Session| {
-        let thought = session.planner().thought(Which::Train, &sizes(30)).unwrap();
-        let plan = session.plan(Which::Train, &sizes(30)).unwrap();
-        let seconds = session.planner().timing(Which::Train, &sizes(30), &plan).unwrap().seconds;
-        (thought, seconds)
+    let priced = |session: &mut Session| {
+        session.ranks[0].plan.source.plan(Purpose::Train, &sizes(30)).unwrap().seconds
     };
-    let (thought, before) = slower(&mut session);
-    let mut priced = vec![before];
+    let mut prices = vec![priced(&mut session)];
     for _ in 0..5 {
         run(&mut session, 32);
-        let (same, seconds) = slower(&mut session);
-        assert_eq!(same, thought, "rates are what they were");
-        priced.push(seconds);
+        prices.push(priced(&mut session));
     }
     // Not the first run of all, then twice.
-    let changed: Vec<bool> = priced.windows(2).map(|pair| pair[0] != pair[1]).collect();
-    assert_eq!(changed, [false, true, true, false, false], "{priced:?}");
+    let changed: Vec<bool> = prices.windows(2).map(|pair| pair[0] != pair[1]).collect();
+    assert_eq!(changed, [false, true, true, false, false], "{prices:?}");
     assert!(session.take_alarms().is_empty());
 
     // Without a budget nobody asks, and nothing is timed.
-    let mut free = Session::new(lengths_graph(), None, SessionOptions::default(), 0).unwrap();
+    let mut free = super::tests::session(lengths_graph(), self::options());
     (0..3).for_each(|_| drop(run(&mut free, 8)));
     let record = &free.collector().records()[0];
     assert!(record.planned.seconds == 0.0 && record.measured.seconds > 0.0 && record.runs == 3);
@@ -222,17 +242,17 @@ fn kernels_are_timed_in_the_first_runs_and_later_plans_know() {
 
 #[test]
 fn a_plan_that_promised_less_raises_an_alarm() {
-    let options = SessionOptions { threads: 1, memory: Some(1 << 20), ..SessionOptions::default() };
-    let mut session = Session::new(lengths_graph(), None, options, 0).unwrap();
+    let options = DeviceOptions { memory: Some(1 << 20), ..options() };
+    let mut session = session(lengths_graph(), options);
     run(&mut session, 8);
-    let planned = &mut session.programs.get_mut(0).planned;
+    let planned = &mut session.ranks[0].programs.get_mut(0).planned;
     let right = planned.peaks[0];
     planned.peaks[0] -= 64;
     planned.moved.disk_read = 5;
     (0..3).for_each(|_| drop(run(&mut session, 8)));
     let alarms: Vec<String> = session.take_alarms().iter().map(Alarm::to_string).collect();
     let expected = format!(
-        "training with inputs of batch 8, length 8 was not as planned: peak of cpu0 {} bytes planned, {right} \
+        "training with inputs of batch 8, length 8 was not as planned: peak of the device {} bytes planned, {right} \
          measured, from disk 5 bytes planned, 0 measured; please report this",
         right - 64
     );
@@ -244,28 +264,29 @@ fn a_plan_that_promised_less_raises_an_alarm() {
 fn every_device_of_a_data_parallel_job_ends_with_all_weights() {
     let model = Mlp { sizes: vec![6, 24, 5], head: Head::Classes };
     let graph = training_graph(&model, &[Optimizer::new("sgd", &[]).unwrap()], None).unwrap();
-    let options = SessionOptions { threads: 1, partials: 3, ..SessionOptions::default() };
-    let mut session = Session::together(planners(&graph, None, vec![options; 3]).unwrap(), 11).unwrap();
+    let options = DeviceOptions { partials: 3, ..options() };
+    let planners = replicated(&graph, None, &DeviceSet::new(vec![options; 3])).unwrap();
+    let mut session = start(planners, None, 11).unwrap();
     let before = fingerprint(&session.tensors().unwrap());
     let x = HostTensor::new(&[6, 6], HostData::F32((0..36).map(|i| (i as f32).sin()).collect())).unwrap();
     let y = HostTensor::new(&[6], HostData::I64((0..6).map(|i| i % 5).collect())).unwrap();
     let fields = vec![("x".into(), x), ("y".into(), y)];
-    session.step(&Batch { fields }, Key { seed: 0, step: 0 }, &|_| None).unwrap();
+    session.step(&Batch { fields }, StepKey { seed: 0, step: 0 }, &|_, _| None).unwrap();
     let expected = fingerprint(&session.tensors().unwrap());
     assert_ne!(expected, before);
-    for other in &mut session.others {
-        assert_eq!(fingerprint(&other.tensors().unwrap()), expected);
+    for rank in &mut session.ranks {
+        assert_eq!(fingerprint(&rank.tensors_of(0).unwrap()), expected);
     }
 }
 
 /// A thread for moves that cannot be started is an error of the step, and the next one may go well.
 #[test]
 fn a_stream_without_a_thread_is_an_error() {
-    let options = SessionOptions { threads: 1, ..SessionOptions::default() };
     let residences = residences(&graph(), &[Tier::Host]);
-    let mut session = Session::with(Planner::with_residences(graph(), None, options, residences), 3).unwrap();
-    let (batch, key) = (square(1), Key { seed: 0, step: 0 });
-    let refused = crate::team::refused::after(0, || session.step(&batch, key, &|_| None));
+    let planner = Planner::with_residences(graph(), None, options(), residences);
+    let mut session = start(vec![planner], None, 3).unwrap();
+    let (batch, key) = (square(1), StepKey { seed: 0, step: 0 });
+    let refused = crate::team::refused::after(0, || session.step(&batch, key, &|_, _| None));
     assert!(matches!(refused, Err(SessionError::Run(RunError::Thread(_)))), "{refused:?}");
-    session.step(&batch, key, &|_| None).unwrap();
+    session.step(&batch, key, &|_, _| None).unwrap();
 }

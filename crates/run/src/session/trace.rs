@@ -1,46 +1,51 @@
-//! When each step of the plans of all devices was done in the last training step, for those who asked for it to be
-//! noted.
+//! When each step of the plans of all devices ran in the last training step, for those who asked for it to be noted.
 
-use super::Session;
-use crate::stream::Seen;
+use super::{RankSession, Session};
+use crate::device::StepTime;
+use gulliver_graph::graph::Graph;
 use gulliver_plan::document::plan::Plan;
-use gulliver_plan::document::timeline;
-use gulliver_plan::document::timeline::Span;
+use gulliver_plan::document::timeline::{self, Span};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// A run of a plan on one device.
 pub(super) struct Traced {
+    pub(super) graph: Arc<Graph>,
     pub(super) plan: Arc<Plan>,
-    pub(super) seen: Vec<Seen>,
+    pub(super) times: Vec<StepTime>,
 }
 
 impl Session {
-    /// Notes from now on when steps are done on all devices, of plans that are yet to be made.
+    /// Notes from now on when steps run on all devices.
     pub fn record(&mut self) {
-        self.cpu.record(true);
-        self.others.iter_mut().for_each(Session::record);
+        self.ranks.iter_mut().for_each(|rank| rank.device.record(true));
     }
 
-    /// When each step of the plans of all devices was done in the last training step, from when the first began;
-    /// empty unless that is noted.
+    /// When each step of the plans of all devices ran in the last training step, from the start of the first; empty
+    /// unless that is noted.
     pub fn recorded(&self) -> Vec<Span> {
-        let runs = self.devices().zip(0..).filter_map(|(device, d)| Some((device.traced.as_ref()?, d)));
-        let all: Vec<(&Seen, u32)> =
-            runs.flat_map(|(traced, d)| traced.seen.iter().map(move |seen| (seen, d))).collect();
-        let Some(began) = all.iter().map(|(seen, _)| seen.start).min() else { return Vec::new() };
+        let runs = self.ranks.iter().zip(0..).filter_map(|(rank, d)| Some((rank.traced.as_ref()?, d)));
+        let all: Vec<(&StepTime, u32)> =
+            runs.flat_map(|(traced, d)| traced.times.iter().map(move |time| (time, d))).collect();
+        let Some(began) = all.iter().map(|(time, _)| time.start).min() else { return Vec::new() };
         let since = |time: Instant| (time - began).as_secs_f64();
-        let span = |(seen, device): (&Seen, u32)| {
-            let (start, end) = (since(seen.start), since(seen.end));
-            Span { device, stream: seen.stream, step: seen.step, start, end }
+        let span = |(time, device): (&StepTime, u32)| {
+            let (start, end) = (since(time.start), since(time.end));
+            Span { device, stream: time.stream, step: time.step, start, end }
         };
         all.into_iter().map(span).collect()
     }
 
     /// The last training step as a trace for Chrome or Perfetto; none unless steps are noted and one was trained.
     pub fn trace(&self) -> Option<String> {
-        let plans = self.devices().map(|device| Some((device.graph(), &*device.traced.as_ref()?.plan)));
-        let plans: Vec<_> = plans.collect::<Option<_>>()?;
+        let traced: Vec<&Traced> = self.ranks.iter().map(RankSession::traced).collect::<Option<_>>()?;
+        let plans: Vec<(&Graph, &Plan)> = traced.iter().map(|one| (&*one.graph, &*one.plan)).collect();
         Some(timeline::trace(&plans, &self.recorded()))
+    }
+}
+
+impl RankSession {
+    fn traced(&self) -> Option<&Traced> {
+        self.traced.as_ref()
     }
 }

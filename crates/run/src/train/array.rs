@@ -7,7 +7,7 @@ use super::{
     Sources, TrainError, TrainOptions, Training, prefetch,
 };
 use crate::checkpoint::Stored;
-use crate::executor::RunError;
+use crate::device::RunError;
 use crate::team::start_scoped;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

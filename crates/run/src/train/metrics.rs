@@ -2,8 +2,9 @@
 //! were cut into batches makes no difference but for rounding of the loss.
 
 use crate::data::Batch;
-use crate::session::Evaluated;
+use crate::session::{Evaluated, Scalar, Scalars};
 use gulliver_graph::graph::Graph;
+use gulliver_graph::role::OutputRole;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most classes there is a confusion matrix for.
@@ -12,25 +13,26 @@ pub const MATRIX_CLASSES: usize = 1000;
 /// The metrics that evaluating this graph reports. `perplexity` says whether losses are per token, as in
 /// [`super::TrainOptions`].
 pub fn metric_names(evaluation: &Graph, perplexity: bool) -> Vec<String> {
-    let has = |name: &str| evaluation.output(name).is_some();
-    let mut names: Vec<String> = evaluation
-        .outputs
-        .iter()
-        .map(|(name, _)| name.clone())
-        .filter(|name| name.ends_with("loss"))
-        .collect();
+    let has = |role: OutputRole| evaluation.output_of(role).is_some();
+    let losses = evaluation.outputs.iter().filter(|output| output.role == OutputRole::Loss);
+    let mut names: Vec<String> = losses.map(|output| output.name.clone()).collect();
     for (metric, there) in [
-        ("accuracy", has("correct") && has("count")),
-        ("perplexity", has("loss") && perplexity),
-        ("macro_f1", has("guess")),
-        ("mae", has("prediction")),
-        ("rmse", has("prediction")),
-        ("r2", has("prediction")),
+        ("accuracy", has(OutputRole::Correct) && has(OutputRole::Count)),
+        ("perplexity", names.len() == 1 && perplexity),
+        ("macro_f1", has(OutputRole::Guess)),
+        ("mae", has(OutputRole::Prediction)),
+        ("rmse", has(OutputRole::Prediction)),
+        ("r2", has(OutputRole::Prediction)),
     ] {
         names.extend(there.then(|| metric.to_string()));
     }
     names.sort();
     names
+}
+
+/// The share of predictions that were right, of models that count them.
+pub(super) fn accuracy(scalars: &Scalars) -> Option<f64> {
+    Some(scalars.of(OutputRole::Correct)? / scalars.of(OutputRole::Count)?)
 }
 
 /// The metrics of an evaluation.
@@ -47,7 +49,7 @@ pub struct Scores {
 /// Sums over the batches of an evaluation.
 #[derive(Debug, Default)]
 pub struct Tally {
-    sums: BTreeMap<String, f64>,
+    sums: Scalars,
     /// What losses are divided by.
     weight: f64,
     /// Examples by (class, class they were taken for).
@@ -92,11 +94,12 @@ impl Tally {
     pub fn add(&mut self, batch: &Batch, evaluated: &Evaluated) {
         let scalars = &evaluated.scalars;
         let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-        let count = scalars.get("count").copied().unwrap_or(rows as f64);
-        self.weight += scalars.get("weight").copied().unwrap_or(count);
-        for (name, x) in scalars {
-            let share = if name.ends_with("loss") { x * count } else { *x };
-            *self.sums.entry(name.clone()).or_default() += share;
+        let count = scalars.of(OutputRole::Count).unwrap_or(rows as f64);
+        self.weight += scalars.of(OutputRole::Weight).unwrap_or(count);
+        for (name, scalar) in scalars.iter() {
+            let share = if scalar.role == OutputRole::Loss { scalar.value * count } else { scalar.value };
+            let value = self.sums.get(name).unwrap_or_default() + share;
+            self.sums.insert(name, Scalar { value, ..scalar });
         }
         let (Some(y), Some(predicted)) = (batch.get("y"), &evaluated.predicted) else { return };
         if let (Some(classes), Some(guesses)) = (y.as_i64(), predicted.as_i64()) {
@@ -118,14 +121,14 @@ impl Tally {
     /// The metrics of all batches; `classes` of the data, and whether losses are per token.
     pub fn scores(&self, classes: Option<usize>, perplexity: bool) -> Scores {
         let mut metrics = BTreeMap::new();
-        for (name, sum) in self.sums.iter().filter(|(name, _)| name.ends_with("loss")) {
-            metrics.insert(name.clone(), sum / self.weight);
+        for (name, sum) in self.sums.losses() {
+            metrics.insert(name.to_string(), sum / self.weight);
         }
-        if let (Some(correct), Some(count)) = (self.sums.get("correct"), self.sums.get("count")) {
-            metrics.insert("accuracy".into(), correct / count);
-        }
-        if let (Some(loss), true) = (metrics.get("loss").copied(), perplexity) {
+        if let (1, true, Some(loss)) = (metrics.len(), perplexity, metrics.values().next().copied()) {
             metrics.insert("perplexity".into(), loss.exp());
+        }
+        if let Some(accuracy) = accuracy(&self.sums) {
+            metrics.insert("accuracy".into(), accuracy);
         }
         let confusion = (!self.pairs.is_empty()).then(|| {
             metrics.insert("macro_f1".into(), macro_f1(&self.pairs));
@@ -175,14 +178,23 @@ fn macro_f1(pairs: &BTreeMap<(usize, usize), u64>) -> f64 {
 mod tests {
     use super::*;
     use crate::data::{DataOptions, open};
+    use crate::device::cpu::{Cpu, CpuOptions};
     use crate::host::{HostData, HostTensor};
-    use crate::session::{Session, SessionOptions};
+    use crate::lower::{Kernels, lower_node};
+    use crate::session::Session;
     use crate::train::{Sources, TrainOptions, evaluate};
+    use gulliver_graph::dim::Bindings;
+    use gulliver_graph::graph::{Graph, Node};
     use gulliver_graph::model::model;
     use gulliver_graph::model::param::{ParamValue, ints};
     use gulliver_graph::optim::Optimizer;
+    use gulliver_graph::role::OutputScope;
     use gulliver_graph::training::{evaluation_graph, training_graph};
+    use gulliver_plan::devices::options::DeviceOptions;
+    use gulliver_plan::devices::planner::Planner;
+    use gulliver_plan::devices::strategy::{ALONE, job};
     use std::io::Write;
+    use std::sync::Arc;
 
     #[test]
     fn the_names_are_those_that_an_evaluation_reports() {
@@ -213,7 +225,13 @@ mod tests {
             assert_eq!(names, expected);
             let sources = Sources::new(open(data).unwrap(), 4, 0).unwrap();
             let (set, sampler) = sources.validation.as_ref().unwrap();
-            let mut session = Session::new(train, Some(evaluation), SessionOptions::default(), 0).unwrap();
+            let scratch = |graph: &Graph, node: &Node, sizes: &Bindings, threads: usize| {
+                Ok(lower_node(graph, node, sizes, threads, &Kernels::default())?.scratch)
+            };
+            let plans = DeviceOptions { scratch: Arc::new(scratch), ..DeviceOptions::default() };
+            let planner = Planner::new(train, Some(evaluation), plans).unwrap();
+            let device = Box::new(Cpu::new(CpuOptions { threads: 1, ..CpuOptions::default() }).unwrap());
+            let mut session = Session::new(job(ALONE, vec![planner]).unwrap(), vec![device], 0).unwrap();
             let options = TrainOptions { perplexity, ..TrainOptions::default() };
             let batches = sampler.steps_per_epoch();
             let scores = evaluate(&mut session, set, sampler, batches, &options, &mut |_, _| true).unwrap();
@@ -225,11 +243,18 @@ mod tests {
         assert!(names.len() > 1 && names.iter().all(|name| name.ends_with("loss")), "{names:?}");
     }
 
+    fn scalars(entries: &[(OutputRole, f64)]) -> Scalars {
+        let mut scalars = Scalars::default();
+        for &(role, value) in entries {
+            scalars.insert(role.name(), Scalar { role, scope: OutputScope::Device, value });
+        }
+        scalars
+    }
+
     fn classes(y: &[i64], guess: &[i64]) -> (Batch, Evaluated) {
         let of = |data: &[i64]| HostTensor::new(&[data.len()], HostData::I64(data.to_vec())).unwrap();
         let right = y.iter().zip(guess).filter(|(y, guess)| y == guess).count();
-        let scalars = BTreeMap::from([("correct", right), ("count", y.len())]);
-        let scalars = scalars.into_iter().map(|(name, n)| (name.to_string(), n as f64)).collect();
+        let scalars = scalars(&[(OutputRole::Correct, right as f64), (OutputRole::Count, y.len() as f64)]);
         (Batch { fields: vec![("y".into(), of(y))] }, Evaluated { scalars, predicted: Some(of(guess)) })
     }
 
@@ -239,7 +264,7 @@ mod tests {
         };
         let squares = y.iter().zip(predicted).map(|(y, p)| f64::from((p - y) * (p - y)));
         let loss = squares.sum::<f64>() / y.len() as f64;
-        let scalars = BTreeMap::from([("loss".to_string(), loss)]);
+        let scalars = scalars(&[(OutputRole::Loss, loss)]);
         (Batch { fields: vec![("y".into(), of(y))] }, Evaluated { scalars, predicted: Some(of(predicted)) })
     }
 
@@ -295,19 +320,22 @@ mod tests {
 
     #[test]
     fn losses_are_means_over_what_counts() {
-        let batch = |rows: usize, entries: &[(&str, f64)]| {
-            let scalars = entries.iter().map(|(name, x)| (name.to_string(), *x)).collect();
+        let (count, weight) = (OutputRole::Count, OutputRole::Weight);
+        let batch = |rows: usize, entries: &[(OutputRole, f64)]| {
+            let scalars = scalars(entries);
             let y = HostTensor::new(&[rows], HostData::I64(vec![0; rows])).unwrap();
             (Batch { fields: vec![("y".into(), y)] }, Evaluated { scalars, predicted: None })
         };
         let loss = |batches: &[(Batch, Evaluated)]| tally(batches).scores(None, true).metrics;
-        let tokens =
-            loss(&[batch(1, &[("loss", 1.0), ("count", 10.0)]), batch(1, &[("loss", 4.0), ("count", 30.0)])]);
+        let tokens = loss(&[
+            batch(1, &[(OutputRole::Loss, 1.0), (count, 10.0)]),
+            batch(1, &[(OutputRole::Loss, 4.0), (count, 30.0)]),
+        ]);
         assert!(close(tokens["loss"], 3.25) && close(tokens["perplexity"], 3.25f64.exp()));
         // Sums of 6 and 2 over weights of 1.5 and 0.5.
         let weighted = loss(&[
-            batch(3, &[("loss", 2.0), ("count", 3.0), ("weight", 1.5)]),
-            batch(1, &[("loss", 2.0), ("count", 1.0), ("weight", 0.5)]),
+            batch(3, &[(OutputRole::Loss, 2.0), (count, 3.0), (weight, 1.5)]),
+            batch(1, &[(OutputRole::Loss, 2.0), (count, 1.0), (weight, 0.5)]),
         ]);
         assert!(close(weighted["loss"], 4.0), "{weighted:?}");
     }

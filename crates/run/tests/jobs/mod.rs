@@ -1,10 +1,12 @@
 //! Jobs that differ in seed, learning rate, clipping limit and data, and what they give alone.
 
+use gulliver::local::{LocalDevice, session};
 use gulliver_graph::graph::Graph;
+use gulliver_graph::role::HyperRole;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::data::Batch;
 use gulliver_run::host::HostTensor;
-use gulliver_run::session::{Key, Outcome, Session, SessionOptions};
+use gulliver_run::session::{StepKey, StepOutcome};
 use std::collections::BTreeMap;
 
 /// What tells members apart.
@@ -17,18 +19,18 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn hyper(&self, name: &str, step: u64) -> Option<f32> {
-        match name.rsplit('.').next() {
-            Some("lr") => Some(self.lr),
-            Some("step") => Some((step + 1) as f32),
-            Some("weight_decay") => Some(self.lr / 10.0),
-            Some("clip_norm") => Some(100.0 * self.lr),
+    pub fn hyper(&self, role: HyperRole, name: &str, step: u64) -> Option<f32> {
+        match (role, name.rsplit('.').next()) {
+            (HyperRole::LearningRate, _) => Some(self.lr),
+            (HyperRole::Step, _) => Some((step + 1) as f32),
+            (_, Some("weight_decay")) => Some(self.lr / 10.0),
+            (_, Some("clip_norm")) => Some(100.0 * self.lr),
             _ => None,
         }
     }
 
-    pub fn key(&self, step: u64) -> Key {
-        Key { seed: self.seed, step }
+    pub fn key(&self, step: u64) -> StepKey {
+        StepKey { seed: self.seed, step }
     }
 
     /// The job's batch of a step: rows of the whole, rotated.
@@ -57,15 +59,15 @@ pub fn jobs(members: usize, own_data: bool) -> Vec<Job> {
 /// What a job has after so many steps alone, and what each gave.
 pub fn alone(
     graph: &Graph,
-    options: &SessionOptions,
+    options: &LocalDevice,
     batch: &Batch,
     job: Job,
     steps: u64,
-) -> (String, Vec<Outcome>) {
-    let mut session = Session::new(graph.clone(), None, options.clone(), job.seed).unwrap();
+) -> (String, Vec<StepOutcome>) {
+    let mut session = session(graph.clone(), None, &options, job.seed).unwrap();
     let outcomes = (0..steps)
         .map(|step| {
-            let hyper = |name: &str| job.hyper(name, step);
+            let hyper = |role: HyperRole, name: &str| job.hyper(role, name, step);
             session.step(&job.batch(batch, step), job.key(step), &hyper).unwrap()
         })
         .collect();
@@ -73,8 +75,9 @@ pub fn alone(
 }
 
 /// Whether two steps gave the same bits.
-pub fn same(found: &Outcome, expected: &Outcome) -> bool {
-    let bits =
-        |o: &Outcome| o.scalars.iter().map(|(n, x)| (n.clone(), x.to_bits())).collect::<BTreeMap<_, _>>();
+pub fn same(found: &StepOutcome, expected: &StepOutcome) -> bool {
+    let bits = |o: &StepOutcome| {
+        o.scalars.iter().map(|(n, x)| (n.to_string(), x.value.to_bits())).collect::<BTreeMap<_, _>>()
+    };
     bits(found) == bits(expected) && found.not_finite.is_some() == expected.not_finite.is_some()
 }

@@ -1,10 +1,10 @@
 //! Little networks that can differ from each other anywhere.
 
-use gulliver_graph::build::Builder;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, GraphError, Value};
+use gulliver_graph::graph::build::Builder;
+use gulliver_graph::graph::op::map::Function;
+use gulliver_graph::graph::{Graph, GraphError, GraphOutput, Value};
 use gulliver_graph::model::{Architecture, Built, batch, classified, logits};
-use gulliver_graph::op::map::Function;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
 
@@ -60,7 +60,7 @@ impl Architecture for Net {
         classified(g, x, false)
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<(String, Value)>, GraphError> {
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
         Ok(logits(self.build(g)?))
     }
 }

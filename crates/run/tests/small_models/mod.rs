@@ -2,7 +2,7 @@
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::graph::{Graph, Role};
+use gulliver_graph::graph::Graph;
 use gulliver_graph::model::ModelRow;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::random::{RandomStream, hash_name};
@@ -36,7 +36,7 @@ pub fn small(row: &ModelRow) -> Vec<(String, ParamValue)> {
 
 /// A batch of noise for the graph's inputs.
 pub fn data(graph: &Graph, sizes: &Bindings) -> Batch {
-    let inputs = graph.inputs().filter(|(_, role, _)| *role == Role::Data);
+    let inputs = graph.inputs().filter(|(_, role, _)| role.is_data());
     let fields = inputs.map(|(_, _, info)| {
         let shape = info.ty.bind(sizes).unwrap();
         let stream = RandomStream::new(3, hash_name(&info.name), 0);

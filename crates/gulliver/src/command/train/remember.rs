@@ -3,10 +3,12 @@
 use crate::history::{Ran, name_of};
 use crate::job::Job;
 use crate::setup::threads;
+use gulliver_plan::devices::planner::Planner;
+use gulliver_plan::devices::predict::predict;
+use gulliver_plan::document::job::Purpose;
 use gulliver_plan::time::cost::Profile;
 use gulliver_run::collector::Record;
-use gulliver_run::planner::Planner;
-use gulliver_run::session::{Which, foresee};
+use gulliver_run::team::side_by_side;
 use gulliver_run::train::Done;
 
 /// Predicted against measured, for inputs of the size that was met most often; none if fewer than two steps were,
@@ -18,9 +20,9 @@ pub fn ran(
     mut planners: Vec<Planner>,
     done: &Done,
 ) -> Option<Ran> {
-    let trained = done.sizes.iter().filter(|record| record.which == Which::Train);
+    let trained = done.sizes.iter().filter(|record| record.purpose == Purpose::Train);
     let record = trained.max_by_key(|record| record.runs).filter(|record| record.runs > 1)?;
-    let foreseen = foresee(&mut planners, &record.sizes).ok()?;
+    let foreseen = predict(&side_by_side, &mut planners, &record.sizes).ok()?;
     let Record { runs, planned, measured, first, .. } = record;
     let each = (measured.seconds - first) / (runs - 1) as f64;
     Some(Ran {

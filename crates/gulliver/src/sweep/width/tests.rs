@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::setup::{Prepared, open_data, prepare};
-use gulliver_run::session::Session;
-use gulliver_run::train::{self, Member, train_array};
+use crate::sweep::array::sessions;
+use gulliver_run::train::{Member, train_array};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -77,8 +77,7 @@ fn a_member_takes_the_bytes_it_was_said_to_take() {
     ] {
         let width = width(&sets).unwrap();
         let [device, host] = width.ways[width.chosen].outcome.unwrap().bytes;
-        let lane = |planner| train::Lane { session: Session::with(planner, 0).unwrap() };
-        let mut lanes: Vec<train::Lane> = width.lanes.into_iter().map(lane).collect();
+        let mut lanes = sessions(width.lanes, 0).unwrap();
         let member = |_| {
             let Prepared { schedule, sources, options, .. } = prepared(&sets).1;
             Member::new(schedule, Arc::new(sources), options)

@@ -15,7 +15,7 @@ const TRIES: usize = 4;
 
 /// A cost that depends on a few variables.
 #[derive(Clone, Debug)]
-pub(crate) struct Factor {
+pub(crate) struct CostFactor {
     /// The variables, all different.
     pub scope: Vec<usize>,
     /// By their choices, the last variable's fastest.
@@ -24,23 +24,23 @@ pub(crate) struct Factor {
 
 /// Variables with their number of choices, and the costs to be added.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Problem {
+pub(crate) struct CostProblem {
     pub domains: Vec<usize>,
-    pub factors: Vec<Factor>,
+    pub factors: Vec<CostFactor>,
 }
 
 /// Choices, by variable.
 #[derive(Clone, Debug)]
-pub(crate) struct Solution {
+pub(crate) struct CostSolution {
     pub choices: Vec<usize>,
     /// Nothing is better.
     pub exact: bool,
 }
 
-impl Problem {
+impl CostProblem {
     /// The sum for these choices.
     pub fn sum(&self, choices: &[usize]) -> f64 {
-        let of = |f: &Factor| {
+        let of = |f: &CostFactor| {
             let at = f.scope.iter().fold(0, |at, &v| at * self.domains[v] + choices[v]);
             f.table[at]
         };
@@ -72,7 +72,7 @@ impl Problem {
     }
 
     /// The least sum, or one no larger than that of `start` where a table would have more than `limit` entries.
-    pub fn solve(&self, start: &[usize], limit: usize) -> Solution {
+    pub fn solve(&self, start: &[usize], limit: usize) -> CostSolution {
         let (kept, small) = self.without_dominated();
         let back = |(v, &c): (usize, &usize)| kept[v].iter().position(|k| *k == c);
         // What is dominated in the start is replaced by what dominates it, or by anything if unclear.
@@ -95,14 +95,14 @@ impl Problem {
         }
         let choices: Vec<usize> = best.iter().zip(&kept).map(|(&c, kept)| kept[c]).collect();
         if self.sum(&choices) > self.sum(start) {
-            return Solution { choices: start.to_vec(), exact: false };
+            return CostSolution { choices: start.to_vec(), exact: false };
         }
-        Solution { choices, exact }
+        CostSolution { choices, exact }
     }
 
     /// The same problem without choices that another choice of the variable is never worse than; also which
     /// choices are left of every variable.
-    fn without_dominated(&self) -> (Vec<Vec<usize>>, Problem) {
+    fn without_dominated(&self) -> (Vec<Vec<usize>>, CostProblem) {
         let mut worse: Vec<Vec<f64>> = self.domains.iter().map(|d| vec![0.0; d * d]).collect();
         let mut seen: HashMap<(usize, usize), Vec<f64>> = HashMap::new();
         for factor in &self.factors {
@@ -123,10 +123,10 @@ impl Problem {
         let kept: Vec<Vec<usize>> = self.domains.iter().zip(&worse).map(left).collect();
         let factors = self.factors.iter().map(|f| self.restricted(f, &kept)).collect();
         let domains = kept.iter().map(Vec::len).collect();
-        (kept, Problem { domains, factors })
+        (kept, CostProblem { domains, factors })
     }
 
-    fn restricted(&self, factor: &Factor, kept: &[Vec<usize>]) -> Factor {
+    fn restricted(&self, factor: &CostFactor, kept: &[Vec<usize>]) -> CostFactor {
         if factor.scope.iter().all(|&v| kept[v].len() == self.domains[v]) {
             return factor.clone();
         }
@@ -135,7 +135,10 @@ impl Problem {
             let each = |&at: &usize| kept[v].iter().map(move |c| (at, *c));
             offsets = offsets.iter().flat_map(each).map(|(at, c)| at * self.domains[v] + c).collect();
         }
-        Factor { scope: factor.scope.clone(), table: offsets.iter().map(|&at| factor.table[at]).collect() }
+        CostFactor {
+            scope: factor.scope.clone(),
+            table: offsets.iter().map(|&at| factor.table[at]).collect(),
+        }
     }
 
     /// Best choices with some variables as in `start`, and which these are.
@@ -190,7 +193,7 @@ struct Eliminated {
 /// Factors that are left, while variables go.
 struct Work<'a> {
     domains: &'a [usize],
-    factors: Vec<Option<Factor>>,
+    factors: Vec<Option<CostFactor>>,
     /// Factors by variable.
     of: Vec<Vec<usize>>,
     /// Combinations of a variable's neighbours, and the variable.
@@ -199,7 +202,7 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(problem: &'a Problem) -> Work<'a> {
+    fn new(problem: &'a CostProblem) -> Work<'a> {
         let variables = problem.domains.len();
         let mut of = vec![Vec::new(); variables];
         for (f, factor) in problem.factors.iter().enumerate() {
@@ -239,10 +242,10 @@ impl<'a> Work<'a> {
     }
 
     /// Takes the factors of a variable that leaves.
-    fn take(&mut self, var: usize) -> Vec<Factor> {
+    fn take(&mut self, var: usize) -> Vec<CostFactor> {
         self.queue.remove(&(self.size[var], var));
         let ids = std::mem::take(&mut self.of[var]);
-        let taken: Vec<Factor> = ids.iter().filter_map(|&f| self.factors[f].take()).collect();
+        let taken: Vec<CostFactor> = ids.iter().filter_map(|&f| self.factors[f].take()).collect();
         for v in taken.iter().flat_map(|f| &f.scope) {
             let factors = &self.factors;
             self.of[*v].retain(|&f| factors[f].is_some());
@@ -250,7 +253,7 @@ impl<'a> Work<'a> {
         taken
     }
 
-    fn add(&mut self, factor: Factor) {
+    fn add(&mut self, factor: CostFactor) {
         factor.scope.iter().for_each(|&v| self.of[v].push(self.factors.len()));
         self.factors.push(Some(factor));
     }
@@ -260,7 +263,7 @@ impl<'a> Work<'a> {
         let taken = self.take(var);
         let (table, best) = least(var, &scope, &taken, self.domains);
         if !scope.is_empty() {
-            self.add(Factor { scope: scope.clone(), table: table.into() });
+            self.add(CostFactor { scope: scope.clone(), table: table.into() });
             self.refresh(&scope);
         }
         Eliminated { var, scope, best }
@@ -276,7 +279,7 @@ impl<'a> Work<'a> {
                 blocks.flat_map(|b| b[choice * inner..][..inner].iter().copied()).collect();
             let scope: Vec<usize> = factor.scope.iter().copied().filter(|v| *v != var).collect();
             if !scope.is_empty() {
-                self.add(Factor { scope, table });
+                self.add(CostFactor { scope, table });
             }
         }
         self.refresh(&around);
@@ -284,7 +287,7 @@ impl<'a> Work<'a> {
 }
 
 /// For every combination of the scope's choices, the least sum over the variable's choices, and which it is.
-fn least(var: usize, scope: &[usize], factors: &[Factor], domains: &[usize]) -> (Vec<f64>, Vec<u16>) {
+fn least(var: usize, scope: &[usize], factors: &[CostFactor], domains: &[usize]) -> (Vec<f64>, Vec<u16>) {
     let choices = domains[var];
     // By factor: the step of the variable, and of each variable of the scope.
     let steps: Vec<(usize, Vec<usize>)> = factors
@@ -334,7 +337,7 @@ mod tests {
     use super::*;
     use gulliver_graph::random::RandomStream;
 
-    fn random(seed: u64, variables: usize, factors: usize) -> Problem {
+    fn random(seed: u64, variables: usize, factors: usize) -> CostProblem {
         let s = RandomStream::new(seed, 1, 0);
         let mut at = 0..;
         let mut next = |n: usize| s.below(at.next().unwrap(), n as u64) as usize;
@@ -347,13 +350,13 @@ mod tests {
                 let size: usize = scope.iter().map(|&v| domains[v]).product();
                 let table =
                     (0..size).map(|_| if next(9) == 0 { FORBIDDEN } else { next(20) as f64 }).collect();
-                Factor { scope, table }
+                CostFactor { scope, table }
             })
             .collect();
-        Problem { domains, factors }
+        CostProblem { domains, factors }
     }
 
-    fn least_sum(problem: &Problem) -> f64 {
+    fn least_sum(problem: &CostProblem) -> f64 {
         let mut all = vec![Vec::new()];
         for &d in &problem.domains {
             all =

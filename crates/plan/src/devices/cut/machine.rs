@@ -1,14 +1,14 @@
 //! Devices that share nodes: how fast each is, what it holds, and what links them; and the levels of groups that
 //! follow. Whoever is faster gets more to do, and the first level is over the slowest links.
 
-use super::{Level, Unit, primes};
+use super::{CutDevice, MeshLevel, primes};
 use crate::document::topology::{Site, Topology};
 
 /// Some devices, in their order.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Devices {
+pub struct CutMachine {
     /// Each of them.
-    pub units: Vec<Unit>,
+    pub devices: Vec<CutDevice>,
     /// Bytes a second that a device receives, as far as nothing else holds them up.
     pub bandwidth: f64,
     /// What holds bytes up, if anything does.
@@ -17,34 +17,34 @@ pub struct Devices {
 
 /// What a device's share is in proportion to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum ShareBy {
     Speed,
     Memory,
 }
 
-impl Devices {
+impl CutMachine {
     /// So many, alike, at the usual speeds and without a limit of memory.
-    pub fn new(count: usize) -> Devices {
-        Devices { units: vec![Unit::default(); count], bandwidth: 1e10, topology: None }
+    pub fn new(count: usize) -> CutMachine {
+        CutMachine { devices: vec![CutDevice::default(); count], bandwidth: 1e10, topology: None }
     }
 
     /// How many.
     pub fn count(&self) -> usize {
-        self.units.len()
+        self.devices.len()
     }
 
     /// Levels of these numbers of groups, outermost first, where the shares of the devices are products of shares
     /// of groups; else one level.
-    pub fn grouped(&self, groups: &[usize]) -> Vec<Level> {
-        self.divided(groups, By::Speed).unwrap_or_else(|| self.flat(By::Speed))
+    pub fn grouped(&self, groups: &[usize]) -> Vec<MeshLevel> {
+        self.divided(groups, ShareBy::Speed).unwrap_or_else(|| self.flat(ShareBy::Speed))
     }
 
     /// Levels of prime numbers of groups: first the sockets, if devices are on several and evenly so.
-    pub fn levels(&self) -> Vec<Level> {
-        self.leveled(By::Speed)
+    pub fn levels(&self) -> Vec<MeshLevel> {
+        self.leveled(ShareBy::Speed)
     }
 
-    pub(crate) fn leveled(&self, by: By) -> Vec<Level> {
+    pub(crate) fn leveled(&self, by: ShareBy) -> Vec<MeshLevel> {
         let sockets = self.sockets();
         let prime = [primes(sockets), primes(self.count() / sockets)].concat();
         let some = [prime, vec![sockets, self.count() / sockets]].into_iter();
@@ -55,7 +55,7 @@ impl Devices {
 
     /// Whether shares by memory are others than shares by speed.
     pub(crate) fn uneven(&self) -> bool {
-        self.units.iter().any(|unit| unit.memory != self.units[0].memory)
+        self.devices.iter().any(|unit| unit.memory != self.devices[0].memory)
     }
 
     /// On how many sockets the devices are, if neighbours are together and each has as many; else one.
@@ -68,25 +68,25 @@ impl Devices {
         if even && of.chunks(of.len() / count).all(together) { count } else { 1 }
     }
 
-    fn flat(&self, by: By) -> Vec<Level> {
+    fn flat(&self, by: ShareBy) -> Vec<MeshLevel> {
         if self.count() < 2 {
             return Vec::new();
         }
         let bandwidth = self.received(1, self.count());
-        vec![Level { shares: whole_numbers(&self.weights(by)), bandwidth }]
+        vec![MeshLevel { shares: whole_numbers(&self.weights(by)), bandwidth }]
     }
 
-    fn weights(&self, by: By) -> Vec<f64> {
-        let least = |m: u64| self.units.iter().filter_map(|unit| unit.memory).max().unwrap_or(m).max(m);
-        let weight = |unit: &Unit| match by {
-            By::Speed => unit.rates.flops,
-            By::Memory => unit.memory.map_or(least(1), |m| m.max(1)) as f64,
+    fn weights(&self, by: ShareBy) -> Vec<f64> {
+        let least = |m: u64| self.devices.iter().filter_map(|unit| unit.memory).max().unwrap_or(m).max(m);
+        let weight = |unit: &CutDevice| match by {
+            ShareBy::Speed => unit.rates.flops,
+            ShareBy::Memory => unit.memory.map_or(least(1), |m| m.max(1)) as f64,
         };
-        self.units.iter().map(weight).collect()
+        self.devices.iter().map(weight).collect()
     }
 
     /// None if the groups of a level do not all divide their work alike.
-    fn divided(&self, groups: &[usize], by: By) -> Option<Vec<Level>> {
+    fn divided(&self, groups: &[usize], by: ShareBy) -> Option<Vec<MeshLevel>> {
         let mut weights = self.weights(by);
         let mut stride = 1;
         let mut levels = Vec::new();
@@ -96,7 +96,7 @@ impl Devices {
                 return None;
             }
             weights = weights.chunks(count).map(|group| group.iter().sum()).collect();
-            levels.push(Level { shares: shares[0].clone(), bandwidth: self.received(stride, count) });
+            levels.push(MeshLevel { shares: shares[0].clone(), bandwidth: self.received(stride, count) });
             stride *= count;
         }
         levels.reverse();
@@ -139,9 +139,12 @@ mod tests {
     use crate::document::topology::{Device, Wiring};
     use crate::time::cost::Rates;
 
-    fn of_speeds(speeds: &[f64]) -> Devices {
-        let unit = |s: &f64| Unit { rates: Rates { flops: s * 1e9, ..Rates::default() }, ..Unit::default() };
-        Devices { units: speeds.iter().map(unit).collect(), ..Devices::new(0) }
+    fn of_speeds(speeds: &[f64]) -> CutMachine {
+        let unit = |s: &f64| CutDevice {
+            rates: Rates { flops: s * 1e9, ..Rates::default() },
+            ..CutDevice::default()
+        };
+        CutMachine { devices: speeds.iter().map(unit).collect(), ..CutMachine::new(0) }
     }
 
     #[test]
@@ -167,7 +170,7 @@ mod tests {
             let devices = sockets.iter().map(|&socket| Device { socket, ..Device::default() }).collect();
             let wiring = Wiring { peer: Some(4e9), sockets: Some(1e9), ..Wiring::default() };
             let topology = Some(Topology::wired(devices, &wiring).unwrap());
-            let levels = Devices { topology, ..Devices::new(sockets.len()) }.levels();
+            let levels = CutMachine { topology, ..CutMachine::new(sockets.len()) }.levels();
             levels.into_iter().map(|l| (l.shares.len(), l.bandwidth)).collect::<Vec<_>>()
         };
         // What leaves a socket is shared by its devices.

@@ -1,51 +1,53 @@
 //! One training step over several devices: along which axis every node is divided at every level of groups
-//! of devices, where every value then lies, and the bytes that this moves. [`cut`] finds the cut, [`bytes()`]
-//! counts what any cut moves, [`comparator`] holds cuts by rule, [`named()`] those people ask for, [`fitted`] takes
-//! one over to other sizes, [`deal`](deal()) makes a graph for each device.
+//! of devices, where every value then lies, and the bytes that this moves. [`cut`] finds the cut, [`cut_traffic()`]
+//! counts what any cut moves, [`comparator`] holds cuts by rule, [`named_cut()`] those people ask for, [`fitted`] takes
+//! one over to other sizes, [`deal`](partition()) makes a graph for each device.
 
-mod bound;
 pub mod comparator;
-mod deal;
 mod eliminate;
+mod evaluate;
 mod fit;
-mod judge;
 mod machine;
+mod mesh;
 mod named;
-mod part;
+mod partition;
+mod parts;
 mod price;
-mod region;
+mod rule;
 mod search;
+mod sized;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod traffic;
 
-pub use bound::{Bound, NodeKind};
-pub use deal::{Share, deal};
-pub use fit::{alongside, fitted};
-pub use judge::{Bytes, Judged, bytes, judge};
-pub use machine::Devices;
-pub use named::{NAMES, WORTH, named, searched, thrifty, worthwhile};
-pub use part::{Choice, Need, Parts, parts_of, same_axis};
-pub(crate) use region::whole;
-pub use region::{Grid, held, split};
-pub use search::{Found, cut};
+pub use evaluate::{CutCost, CutTraffic, cut_cost, cut_traffic};
+pub use fit::{cut_like, fit_cut};
+pub use machine::CutMachine;
+pub(crate) use mesh::whole_box;
+pub use mesh::{DeviceMesh, held_box, split_range};
+pub use named::{CUT_NAMES, WORTH, best_cut, cut_candidates, low_memory_cuts, named_cut};
+pub use partition::{DeviceGraph, InputBox, partition};
+pub use parts::{NeededBoxes, NodeCut, NodeParts, node_parts, same_axis};
+pub use rule::CutRule;
+pub use search::{FoundCut, find_cut};
+pub use sized::{NodeKind, SizedGraph};
 pub use traffic::fetches;
 
 use crate::document::error::PlanError;
 use crate::time::cost::Rates;
 use gulliver_graph::dim::DimError;
-use gulliver_graph::graph::Graph;
-use gulliver_graph::op::OpError;
+use gulliver_graph::graph::op::OpError;
+use gulliver_graph::graph::{Graph, GraphError};
 use gulliver_graph::spec::{AxisId, ReduceKind};
 
 /// How a value lies over the groups of devices of one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Spread {
+pub enum Sharding {
     /// Every group has all of it.
-    Whole,
+    Replicated,
     /// Divided along this dimension.
-    Along(usize),
+    Split(usize),
     /// Every group has a partial result of all of it.
     Partial(ReduceKind),
 }
@@ -53,36 +55,36 @@ pub enum Spread {
 /// One level: the devices of a group of the level above are divided into groups. First levels are over the
 /// slowest links.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Level {
+pub struct MeshLevel {
     /// Each group's share of the work; equal numbers are even.
     pub shares: Vec<u64>,
     /// Bytes a second that a device receives over this level's links.
     pub bandwidth: f64,
 }
 
-impl Level {
+impl MeshLevel {
     /// So many groups with equal shares.
-    pub fn even(groups: usize, bandwidth: f64) -> Level {
-        Level { shares: vec![1; groups], bandwidth }
+    pub fn even(groups: usize, bandwidth: f64) -> MeshLevel {
+        MeshLevel { shares: vec![1; groups], bandwidth }
     }
 }
 
 /// What is decided.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cut {
+pub struct GraphCut {
     /// The groups of devices, outermost first. Device numbers count in the same order: the last level's
     /// group changes fastest.
-    pub levels: Vec<Level>,
+    pub levels: Vec<MeshLevel>,
     /// By node, then level: the axis of the node's spec that is divided; none: every group does all of it.
     /// Where there is none and a result is partial, the node's operands are taken unreduced.
     pub nodes: Vec<Vec<Option<AxisId>>>,
-    /// By value, then level: for inputs where they live, for results the spread their node leaves them in.
-    pub values: Vec<Vec<Spread>>,
+    /// By value, then level: for inputs where they live, for results the sharding their node leaves them in.
+    pub values: Vec<Vec<Sharding>>,
 }
 
 /// What the search is after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Objective {
+pub enum CutObjective {
     /// Least seconds of a step.
     Seconds,
     /// Fewest bytes moved, with every node divided that can be. Updates need not be, nor what is made of
@@ -92,7 +94,7 @@ pub enum Objective {
 
 /// A device as a cut sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Unit {
+pub struct CutDevice {
     /// How fast it is.
     pub rates: Rates,
     /// Bytes of device memory; none is no limit.
@@ -102,14 +104,14 @@ pub struct Unit {
     pub spill: f64,
 }
 
-impl Default for Unit {
+impl Default for CutDevice {
     /// A device of usual speed without a limit of memory.
-    fn default() -> Unit {
-        Unit { rates: Rates::default(), memory: None, spill: f64::INFINITY }
+    fn default() -> CutDevice {
+        CutDevice { rates: Rates::default(), memory: None, spill: f64::INFINITY }
     }
 }
 
-impl Unit {
+impl CutDevice {
     /// Bytes beyond the memory when `needed` are needed.
     pub(crate) fn beyond(&self, needed: u64) -> u64 {
         self.memory.map_or(0, |memory| needed.saturating_sub(memory))
@@ -117,26 +119,31 @@ impl Unit {
 }
 
 /// The unit of a device among units of which the last stands for all that follow.
-pub(crate) fn unit(units: &[Unit], device: usize) -> Unit {
+pub(crate) fn unit(units: &[CutDevice], device: usize) -> CutDevice {
     units.get(device).or(units.last()).copied().unwrap_or_default()
 }
 
 /// How to search.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct CutOptions {
     /// What is made small.
-    pub objective: Objective,
+    pub objective: CutObjective,
     /// By device; the last stands for all that follow.
-    pub units: Vec<Unit>,
+    pub devices: Vec<CutDevice>,
     /// Largest table of the exact search; beyond it variables are fixed in turn and the rest is solved.
     pub limit: usize,
     /// How often the levels are chosen anew after all have been, each given the others.
     pub rounds: usize,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { objective: Objective::Seconds, units: vec![Unit::default()], limit: 1 << 16, rounds: 1 }
+impl Default for CutOptions {
+    fn default() -> CutOptions {
+        CutOptions {
+            objective: CutObjective::Seconds,
+            devices: vec![CutDevice::default()],
+            limit: 1 << 16,
+            rounds: 1,
+        }
     }
 }
 
@@ -177,6 +184,9 @@ pub enum CutError {
     /// Partial results that are not sums of f32.
     #[error("partial results of `{0}` cannot be put together")]
     Partial(String),
+    /// A device's graph breaks a rule of graphs.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
     /// A name that cannot be followed.
     #[error("strategy `{name}`: {why}")]
     Name {
@@ -200,9 +210,9 @@ impl From<CutError> for PlanError {
 }
 
 /// Refuses levels that cannot be.
-pub(crate) fn check_levels(levels: &[Level]) -> Result<(), CutError> {
+pub(crate) fn check_levels(levels: &[MeshLevel]) -> Result<(), CutError> {
     let mut devices = 1usize;
-    for (level, Level { shares, .. }) in levels.iter().enumerate() {
+    for (level, MeshLevel { shares, .. }) in levels.iter().enumerate() {
         devices = devices.saturating_mul(shares.len());
         let fine = !shares.is_empty() && shares.iter().all(|&s| s > 0 && s < 1 << 20);
         if !fine || devices > MOST_DEVICES {
@@ -213,8 +223,8 @@ pub(crate) fn check_levels(levels: &[Level]) -> Result<(), CutError> {
 }
 
 /// Levels of prime numbers of groups, largest first, for so many equal devices with one kind of link.
-pub fn levels_of(devices: usize, bandwidth: f64) -> Vec<Level> {
-    primes(devices).into_iter().map(|groups| Level::even(groups, bandwidth)).collect()
+pub fn levels_of(devices: usize, bandwidth: f64) -> Vec<MeshLevel> {
+    primes(devices).into_iter().map(|groups| MeshLevel::even(groups, bandwidth)).collect()
 }
 
 /// The prime factors of a number, largest first.
@@ -232,13 +242,13 @@ fn primes(number: usize) -> Vec<usize> {
     all
 }
 
-impl Cut {
+impl GraphCut {
     /// Everything everywhere: the cut that divides nothing.
-    pub fn none(graph: &Graph, levels: &[Level]) -> Cut {
-        Cut {
+    pub fn none(graph: &Graph, levels: &[MeshLevel]) -> GraphCut {
+        GraphCut {
             levels: levels.to_vec(),
             nodes: vec![vec![None; levels.len()]; graph.nodes.len()],
-            values: vec![vec![Spread::Whole; levels.len()]; graph.values.len()],
+            values: vec![vec![Sharding::Replicated; levels.len()]; graph.values.len()],
         }
     }
 
@@ -248,14 +258,14 @@ impl Cut {
     }
 
     /// What a node does at every level.
-    pub fn choices(&self, graph: &Graph, node: usize) -> Vec<Choice> {
+    pub fn choices(&self, graph: &Graph, node: usize) -> Vec<NodeCut> {
         let outs = &graph.nodes[node].outs;
         let partial =
-            |level: usize| outs.iter().any(|v| matches!(self.values[v.index()][level], Spread::Partial(_)));
+            |level: usize| outs.iter().any(|v| matches!(self.values[v.index()][level], Sharding::Partial(_)));
         let at = |(level, axis): (usize, &Option<AxisId>)| match axis {
-            Some(axis) => Choice::Axis(*axis),
-            None if partial(level) => Choice::Unreduced,
-            None => Choice::All,
+            Some(axis) => NodeCut::Axis(*axis),
+            None if partial(level) => NodeCut::Unreduced,
+            None => NodeCut::Repeat,
         };
         self.nodes[node].iter().enumerate().map(at).collect()
     }

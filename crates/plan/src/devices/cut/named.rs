@@ -1,19 +1,18 @@
 //! Cuts that people ask for by name: a rule for every level of devices, followed from node to node as far as it
 //! is legal, or the search.
 
-use super::bound::Bound;
-use super::comparator::{Rule, followed};
-use super::machine::{By, Devices};
-use super::part::{Choice, parts_of, residences_at};
-use super::region::Grid;
-use super::search::{Fixed, Found, cuts_for_memory, ever_thriftier};
-use super::tables::{State, of_state};
-use super::{Cut, CutError, Options, Spread, check_levels};
+use super::machine::{CutMachine, ShareBy};
+use super::mesh::DeviceMesh;
+use super::rule::{CutRule, Undivided, apply_rule};
+use super::search::{FixedChoices, FoundCut, cuts_for_memory, cuts_of_falling_memory};
+use super::sized::SizedGraph;
+use super::tables::{CutState, of_state};
+use super::{CutError, CutOptions, GraphCut, check_levels};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Role};
 
 /// The names of cuts, each with what it divides.
-pub const NAMES: [(&str, &str); 7] = [
+pub const CUT_NAMES: [(&str, &str); 7] = [
     ("data", "the batch; weights are everywhere"),
     ("filter", "weights along their outputs"),
     ("channel", "weights along their inputs"),
@@ -23,66 +22,72 @@ pub const NAMES: [(&str, &str); 7] = [
     ("cut", "every node as the search finds it fastest, within the memory of a device"),
 ];
 
-/// The cut of that name (see [`NAMES`]), for inputs of these sizes (of one partial). A node that cannot be divided
+/// The cut of that name (see [`CUT_NAMES`]), for inputs of these sizes (of one partial). A node that cannot be divided
 /// as the rule says is done by everyone. Two rules need a number of devices that is a product.
-pub fn named(graph: &Graph, sizes: &Bindings, devices: &Devices, name: &str) -> Result<Cut, CutError> {
-    let count = devices.count();
-    let one = |rule: Rule| (devices.grouped(&[count]), vec![rule]);
-    let two = |inner: Rule| -> Result<_, CutError> {
+pub fn named_cut(
+    graph: &Graph,
+    sizes: &Bindings,
+    machine: &CutMachine,
+    name: &str,
+) -> Result<GraphCut, CutError> {
+    let count = machine.count();
+    let one = |rule: CutRule| (machine.grouped(&[count]), vec![rule]);
+    let two = |inner: CutRule| -> Result<_, CutError> {
         let within = (2..count).take_while(|n| n * n <= count).filter(|n| count.is_multiple_of(*n)).last();
         let why =
             || format!("{count} devices cannot be put into equal groups of several; use another number");
         let within = within.ok_or_else(|| CutError::Name { name: name.into(), why: why() })?;
-        let levels = devices.grouped(&[count / within, within]);
-        let rules = if levels.len() == 2 { vec![Rule::Data, inner] } else { vec![inner] };
+        let levels = machine.grouped(&[count / within, within]);
+        let rules = if levels.len() == 2 { vec![CutRule::Data, inner] } else { vec![inner] };
         Ok((levels, rules))
     };
     let (levels, rules) = match name {
-        "data" => one(Rule::Data),
-        "filter" => one(Rule::Filter),
-        "channel" => one(Rule::Channel),
-        "spatial" => one(Rule::Spatial),
-        "data+filter" => two(Rule::Filter)?,
-        "data+spatial" => two(Rule::Spatial)?,
+        "data" => one(CutRule::Data),
+        "filter" => one(CutRule::Filter),
+        "channel" => one(CutRule::Channel),
+        "spatial" => one(CutRule::Spatial),
+        "data+filter" => two(CutRule::Filter)?,
+        "data+spatial" => two(CutRule::Spatial)?,
         "cut" => {
-            return Ok(searched(&Bound::new(graph, sizes)?, devices)?.cut);
+            return Ok(best_cut(&SizedGraph::new(graph, sizes)?, machine)?.cut);
         }
         _ => {
-            let all: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+            let all: Vec<&str> = CUT_NAMES.iter().map(|(name, _)| *name).collect();
             let why = format!("there is none of that name; use one of {}", all.join(", "));
             return Err(CutError::Name { name: name.into(), why });
         }
     };
     check_levels(&levels)?;
-    let bound = Bound::new(graph, sizes)?;
+    let sized = SizedGraph::new(graph, sizes)?;
     let space = |(v, role, _): (gulliver_graph::graph::Value, Role, _)| {
-        role == Role::Data && bound.shapes[v.index()].len() >= 4
+        role.is_data() && sized.shapes[v.index()].len() >= 4
     };
-    if rules.contains(&Rule::Spatial) && !graph.inputs().any(space) {
+    if rules.contains(&CutRule::Spatial) && !graph.inputs().any(space) {
         let why = "the model reads neither images nor volumes".to_string();
         return Err(CutError::Name { name: name.into(), why });
     }
-    let mut state = State::new(&bound);
+    let mut state = CutState::new(&sized);
     for (level, rule) in rules.into_iter().enumerate() {
-        state.push(&bound);
-        follow(&bound, &Grid::new(&levels[..=level]), &mut state, level, rule);
+        state.push(&sized);
+        let mesh = DeviceMesh::new(&levels[..=level]);
+        apply_rule(&sized, &mesh, &mut state, (level, rule), Undivided::Repeat);
     }
-    of_state(&bound, &levels, &state)
+    of_state(&sized, &levels, &state)
 }
 
 /// The cut that takes least seconds with what is beyond memory paid for. Shares are in proportion to speed or, if that
 /// does not fit, to memory.
-pub fn searched(bound: &Bound, devices: &Devices) -> Result<Found, CutError> {
-    Ok(for_memory(bound, devices)?.swap_remove(0))
+pub fn best_cut(sized: &SizedGraph, machine: &CutMachine) -> Result<FoundCut, CutError> {
+    Ok(for_memory(sized, machine)?.swap_remove(0))
 }
 
 /// The same and up to two others that may have the shorter step, as only plans can tell.
-fn for_memory(bound: &Bound, devices: &Devices) -> Result<Vec<Found>, CutError> {
-    let options = Options { units: devices.units.clone(), ..Options::default() };
-    let by = |by: By| cuts_for_memory(bound, &devices.leveled(by), &options, &Fixed::default());
-    let mut found = by(By::Speed)?;
-    if found[0].beyond > 0 && devices.uneven() {
-        found.push(by(By::Memory)?.swap_remove(0));
+fn for_memory(sized: &SizedGraph, machine: &CutMachine) -> Result<Vec<FoundCut>, CutError> {
+    let options = CutOptions { devices: machine.devices.clone(), ..CutOptions::default() };
+    let by = |by: ShareBy| cuts_for_memory(sized, &machine.leveled(by), &options, &FixedChoices::default());
+    let mut found = by(ShareBy::Speed)?;
+    if found[0].beyond > 0 && machine.uneven() {
+        found.push(by(ShareBy::Memory)?.swap_remove(0));
         found.sort_by(|a, b| a.step_seconds().total_cmp(&b.step_seconds()));
     }
     Ok(found)
@@ -90,12 +95,17 @@ fn for_memory(bound: &Bound, devices: &Devices) -> Result<Vec<Found>, CutError> 
 
 /// Cuts to turn to if the plans of [`worthwhile`] ones do not fit: each needs less memory than the one before, the last
 /// follow rules. The best is the first whose plan fits.
-pub fn thrifty(graph: &Graph, sizes: &Bindings, devices: &Devices) -> Result<Vec<Cut>, CutError> {
-    let options = Options { units: devices.units.clone(), ..Options::default() };
-    let by = if devices.uneven() { By::Memory } else { By::Speed };
-    let found = ever_thriftier(&Bound::new(graph, sizes)?, &devices.leveled(by), &options)?;
-    let ruled =
-        ["filter", "channel", "spatial"].iter().filter_map(|name| named(graph, sizes, devices, name).ok());
+pub fn low_memory_cuts(
+    graph: &Graph,
+    sizes: &Bindings,
+    machine: &CutMachine,
+) -> Result<Vec<GraphCut>, CutError> {
+    let options = CutOptions { devices: machine.devices.clone(), ..CutOptions::default() };
+    let by = if machine.uneven() { ShareBy::Memory } else { ShareBy::Speed };
+    let found = cuts_of_falling_memory(&SizedGraph::new(graph, sizes)?, &machine.leveled(by), &options)?;
+    let ruled = ["filter", "channel", "spatial"]
+        .iter()
+        .filter_map(|name| named_cut(graph, sizes, machine, name).ok());
     Ok(found.into_iter().map(|found| found.cut).chain(ruled).collect())
 }
 
@@ -108,16 +118,20 @@ const APART: f64 = 1.5;
 /// The best cuts over all of the devices, over the first half of them, and so on down to one, fewest devices first:
 /// those that are a twentieth faster than with fewer devices and about as fast as the fastest, where values move
 /// beside what is computed. Where memory is short there may be several for as many devices, of which plans decide.
-pub fn worthwhile(graph: &Graph, sizes: &Bindings, devices: &Devices) -> Result<Vec<Found>, CutError> {
-    let bound = Bound::new(graph, sizes)?;
-    let mut all = vec![for_memory(&bound, devices)?];
-    let mut count = devices.count();
+pub fn cut_candidates(
+    graph: &Graph,
+    sizes: &Bindings,
+    machine: &CutMachine,
+) -> Result<Vec<FoundCut>, CutError> {
+    let sized = SizedGraph::new(graph, sizes)?;
+    let mut all = vec![for_memory(&sized, machine)?];
+    let mut count = machine.count();
     while count > 1 {
         count = count.div_ceil(2);
-        let some = Devices { units: devices.units[..count].to_vec(), ..devices.clone() };
-        all.push(for_memory(&bound, &some)?);
+        let some = CutMachine { devices: machine.devices[..count].to_vec(), ..machine.clone() };
+        all.push(for_memory(&sized, &some)?);
     }
-    let seconds = |found: &Vec<Found>| found[0].step_seconds();
+    let seconds = |found: &Vec<FoundCut>| found[0].step_seconds();
     let least = all.iter().map(seconds).fold(f64::INFINITY, f64::min);
     let (mut some, mut fewer) = (Vec::new(), f64::INFINITY);
     for found in all.into_iter().rev().filter(|found| seconds(found) <= APART * least) {
@@ -129,29 +143,10 @@ pub fn worthwhile(graph: &Graph, sizes: &Bindings, devices: &Devices) -> Result<
     Ok(some)
 }
 
-/// Puts one level as a rule says into a state.
-fn follow(bound: &Bound, grid: &Grid, state: &mut State, level: usize, rule: Rule) {
-    for ((node, choices), axis) in state.choices.iter_mut().enumerate().zip(followed(bound, rule)) {
-        let Some(axis) = axis else { continue };
-        let mut divided = choices.clone();
-        divided[level] = Choice::Axis(axis);
-        if parts_of(bound.kind(node), &divided, grid).is_ok() {
-            *choices = divided;
-        }
-    }
-    let Some(along) = rule.of_weights() else { return };
-    for v in (0..state.residences.len()).filter(|v| bound.has_home(*v)) {
-        let mut options = residences_at(&bound.shapes[v], &state.residences[v], level, grid).into_iter();
-        if let Some((spreads, _)) = options.find(|(spreads, _)| spreads[level] == Spread::Along(along)) {
-            state.residences[v] = spreads;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::devices::cut::{deal, fitted, judge};
+    use crate::devices::cut::{Sharding, cut_cost, fit_cut, partition};
     use gulliver_graph::model::model;
     use gulliver_graph::model::param::ParamValue;
     use gulliver_graph::optim::Optimizer;
@@ -186,14 +181,14 @@ mod tests {
                 if name.ends_with("spatial") && space.is_none() {
                     continue;
                 }
-                let cut = named(&graph, &sizes(4), &Devices::new(4), name).unwrap();
+                let cut = named_cut(&graph, &sizes(4), &CutMachine::new(4), name).unwrap();
                 assert_eq!(cut.devices(), 4);
-                let bound = Bound::new(&graph, &sizes(4)).unwrap();
-                assert!(judge(&bound, &cut, &[]).is_ok(), "{name}");
+                let sized = SizedGraph::new(&graph, &sizes(4)).unwrap();
+                assert!(cut_cost(&sized, &cut, &[]).is_ok(), "{name}");
                 let along = |residence: bool, d: usize| {
                     let values =
-                        cut.values.iter().enumerate().filter(|(v, _)| bound.has_home(*v) == residence);
-                    values.filter(|(_, spreads)| spreads.contains(&Spread::Along(d))).count()
+                        cut.values.iter().enumerate().filter(|(v, _)| sized.persists(*v) == residence);
+                    values.filter(|(_, shardings)| shardings.contains(&Sharding::Split(d))).count()
                 };
                 let divided = (0..5).map(|d| along(true, d)).sum::<usize>();
                 assert!(
@@ -203,9 +198,9 @@ mod tests {
                 assert!(weights.is_none() || divided > 0, "{name}");
                 assert!(values.is_none_or(|d| along(false, d) > 10), "{name}");
                 for batch in [1, 2, 4, 7, 12] {
-                    let fit = fitted(&graph, &sizes(batch), &cut).unwrap();
+                    let fit = fit_cut(&graph, &sizes(batch), &cut).unwrap();
                     assert!(batch != 4 || fit == cut, "{name}: the same sizes need no fitting");
-                    assert_eq!(deal(&graph, &sizes(batch), &fit).unwrap().len(), 4, "{name}");
+                    assert_eq!(partition(&graph, &sizes(batch), &fit).unwrap().len(), 4, "{name}");
                 }
             }
         }
@@ -220,7 +215,7 @@ mod tests {
             ("data+filter", 3, "strategy `data+filter`: 3 devices cannot be put into equal groups"),
             ("data", 65, "level 0 has 65 groups"),
         ] {
-            let said = named(&graph, &sizes(4), &Devices::new(devices), name).unwrap_err().to_string();
+            let said = named_cut(&graph, &sizes(4), &CutMachine::new(devices), name).unwrap_err().to_string();
             assert!(said.starts_with(expected), "{said}");
         }
     }

@@ -1,23 +1,23 @@
 //! The cost of moving one value, for every set of what may be needed of it at once: what each need costs by
 //! itself is worked out once, as is which boxes come with which others; a set is then a few additions.
 
-use super::part::Need;
-use super::region::{Grid, area, common, contains};
-use super::traffic::{Lying, all_reduce};
+use super::mesh::{DeviceMesh, area, common, contains};
+use super::parts::NeededBoxes;
+use super::traffic::{HeldBoxes, all_reduce};
 
 /// What may be needed of a value, at most 64 different things; sets of them are bits.
-pub(crate) struct Pool<'a> {
-    grid: &'a Grid<'a>,
-    needs: Vec<&'a Need>,
+pub(crate) struct NeedPool<'a> {
+    mesh: &'a DeviceMesh<'a>,
+    needs: Vec<&'a NeededBoxes>,
     /// By device, then need: the needs with whose boxes its box comes.
     within: Vec<u64>,
     /// The different numbers of levels that are left unreduced, and which needs leave them.
     kept: Vec<(u64, u64)>,
 }
 
-impl<'a> Pool<'a> {
+impl<'a> NeedPool<'a> {
     /// Of these needs, each once.
-    pub fn new(needs: Vec<&'a Need>, grid: &'a Grid<'a>) -> Pool<'a> {
+    pub fn new(needs: Vec<&'a NeededBoxes>, mesh: &'a DeviceMesh<'a>) -> NeedPool<'a> {
         let mut kept: Vec<(u64, u64)> = Vec::new();
         for (i, need) in needs.iter().enumerate() {
             match kept.iter_mut().find(|(unreduced, _)| *unreduced == need.unreduced) {
@@ -25,8 +25,8 @@ impl<'a> Pool<'a> {
                 None => kept.push((need.unreduced, 1 << i)),
             }
         }
-        let mut within = Vec::with_capacity(grid.devices() * needs.len());
-        for d in 0..grid.devices() {
+        let mut within = Vec::with_capacity(mesh.devices() * needs.len());
+        for d in 0..mesh.devices() {
             for (i, need) in needs.iter().enumerate() {
                 let own = &need.boxes[d];
                 let holds = |j: &usize| {
@@ -39,13 +39,13 @@ impl<'a> Pool<'a> {
                 within.push(if nothing { u64::MAX } else { all });
             }
         }
-        Pool { grid, needs, within, kept }
+        NeedPool { mesh, needs, within, kept }
     }
 }
 
 /// Costs of a value that lies in one way.
-pub(crate) struct Priced<'a> {
-    pool: &'a Pool<'a>,
+pub(crate) struct MovePrices<'a> {
+    pool: &'a NeedPool<'a>,
     /// Needs of partial sums that are not there.
     refused: u64,
     /// By device, then need: fetching it where partial results are complete, and where they are not.
@@ -57,13 +57,13 @@ pub(crate) struct Priced<'a> {
     all: Vec<u64>,
 }
 
-impl<'a> Priced<'a> {
+impl<'a> MovePrices<'a> {
     /// An element over the links of each level costs as much as `weights` say.
-    pub fn new(pool: &'a Pool<'a>, lying: &Lying, weights: &[f64]) -> Priced<'a> {
+    pub fn new(pool: &'a NeedPool<'a>, lying: &HeldBoxes, weights: &[f64]) -> MovePrices<'a> {
         let (devices, count) = (lying.holds.len(), pool.needs.len());
-        let weigh = |to: usize, from: usize, n: u64| n as f64 * weights[pool.grid.link(to, from)];
+        let weigh = |to: usize, from: usize, n: u64| n as f64 * weights[pool.mesh.link(to, from)];
         let refused = (0..count).filter(|&i| pool.needs[i].unreduced & !lying.sums != 0);
-        let mut priced = Priced {
+        let mut priced = MovePrices {
             pool,
             refused: refused.fold(0, |bits, i| bits | 1 << i),
             complete: vec![0.0; devices * count],
@@ -80,7 +80,7 @@ impl<'a> Priced<'a> {
                     continue;
                 }
                 for (from, other) in lying.holds.iter().enumerate().filter(|(from, _)| *from != d) {
-                    let differ = pool.grid.differ(d, from);
+                    let differ = pool.mesh.differ(d, from);
                     if differ & !(lying.along | reduced) != 0 {
                         continue;
                     }
@@ -96,7 +96,7 @@ impl<'a> Priced<'a> {
             let reduced = lying.partial & !unreduced;
             let mut each = vec![0.0; devices];
             if reduced != 0 {
-                all_reduce(&lying.holds, reduced, pool.grid, &mut |to, from, n| {
+                all_reduce(&lying.holds, reduced, pool.mesh, &mut |to, from, n| {
                     each[to] += weigh(to, from, n)
                 });
             }

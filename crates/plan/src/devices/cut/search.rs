@@ -1,22 +1,24 @@
 //! The search: levels from the outermost in, each solved as a problem of tables given those above, then each
 //! again given all others; with cuts by rule as further places to start from, so none of them is better.
 
-use super::bound::Bound;
-use super::comparator::{Rule, ruled};
-use super::eliminate::{FORBIDDEN, Factor, Problem};
-use super::judge::{Bytes, Judge, Judged};
-use super::region::Grid;
-use super::tables::{Prices, State, Tables, cut_of};
-use super::{Cut, CutError, Level, Objective, Options, Spread, Unit, check_levels, unit};
+use super::eliminate::{CostFactor, CostProblem, FORBIDDEN};
+use super::evaluate::{CutCost, CutEvaluator, CutTraffic};
+use super::mesh::DeviceMesh;
+use super::rule::{CutRule, Undivided, apply_rule};
+use super::sized::SizedGraph;
+use super::tables::{CostTables, CutState, MemoryPrices, cut_of};
+use super::{
+    CutDevice, CutError, CutObjective, CutOptions, GraphCut, MeshLevel, Sharding, check_levels, unit,
+};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use std::collections::HashMap;
 
 /// A cut and what it means.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct FoundCut {
     /// What is decided.
-    pub cut: Cut,
+    pub cut: GraphCut,
     /// Seconds of a step: work, then bytes, with nothing at the same time.
     pub seconds: f64,
     /// The same where values move beside nodes that do not wait for them.
@@ -24,7 +26,7 @@ pub struct Found {
     /// Of these, work.
     pub work: f64,
     /// Bytes that are moved.
-    pub bytes: Bytes,
+    pub bytes: CutTraffic,
     /// By device, bytes of weights, states, kept results and the largest node.
     pub memory: Vec<u64>,
     /// Most bytes beyond the memory of a device.
@@ -35,7 +37,7 @@ pub struct Found {
     pub exact: bool,
 }
 
-impl Found {
+impl FoundCut {
     /// Seconds of a step where values move beside nodes that do not wait for them, and bytes beyond memory are paid for.
     pub fn step_seconds(&self) -> f64 {
         self.beside + self.spill
@@ -44,36 +46,36 @@ impl Found {
 
 /// What is decided before the search.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fixed {
+pub(crate) struct FixedChoices {
     /// By value: where inputs live, at every level.
-    pub residences: HashMap<usize, Vec<Spread>>,
+    pub residences: HashMap<usize, Vec<Sharding>>,
     /// No sum is divided.
     pub whole_sums: bool,
 }
 
-impl Fixed {
+impl FixedChoices {
     /// Forbids every other choice.
-    fn forbid(&self, tables: &Tables, problem: &mut Problem, level: usize) {
+    fn forbid(&self, tables: &CostTables, problem: &mut CostProblem, level: usize) {
         let cost = |allowed: bool| if allowed { 0.0 } else { FORBIDDEN };
         for (v, (variable, residence)) in &tables.residences {
             let Some(fixed) = self.residences.get(v) else { continue };
-            let table = residence.spreads.iter().map(|s| cost(s[level] == fixed[level])).collect();
-            problem.factors.push(Factor { scope: vec![*variable], table });
+            let table = residence.shardings.iter().map(|s| cost(s[level] == fixed[level])).collect();
+            problem.factors.push(CostFactor { scope: vec![*variable], table });
         }
         for (node, options) in tables.nodes.iter().enumerate().filter(|_| self.whole_sums) {
-            let table = options.parts.iter().map(|p| cost(!is_partial(&p.spreads))).collect();
-            problem.factors.push(Factor { scope: vec![node], table });
+            let table = options.parts.iter().map(|p| cost(!is_partial(&p.shardings))).collect();
+            problem.factors.push(CostFactor { scope: vec![node], table });
         }
     }
 
     /// Whether a cut is as decided.
-    pub fn allows(&self, cut: &Cut) -> bool {
+    pub fn allows(&self, cut: &GraphCut) -> bool {
         self.residences.iter().all(|(v, fixed)| cut.values[*v] == *fixed)
             && !(self.whole_sums && is_partial(&cut.values))
     }
 
     /// Puts what is decided about the last level into a state.
-    fn put(&self, state: &mut State) {
+    fn put(&self, state: &mut CutState) {
         for (v, fixed) in &self.residences {
             let level = state.residences[*v].len() - 1;
             state.residences[*v][level] = fixed[level];
@@ -81,36 +83,41 @@ impl Fixed {
     }
 }
 
-fn is_partial(spreads: &[Vec<Spread>]) -> bool {
-    spreads.iter().flatten().any(|spread| matches!(spread, Spread::Partial(_)))
+fn is_partial(shardings: &[Vec<Sharding>]) -> bool {
+    shardings.iter().flatten().any(|sharding| matches!(sharding, Sharding::Partial(_)))
 }
 
 /// Where the search is.
 struct Search<'a> {
-    bound: &'a Bound<'a>,
-    levels: &'a [Level],
-    options: &'a Options,
-    fixed: &'a Fixed,
-    prices: Prices,
+    sized: &'a SizedGraph<'a>,
+    levels: &'a [MeshLevel],
+    options: &'a CutOptions,
+    fixed: &'a FixedChoices,
+    prices: MemoryPrices,
     /// Of all levels.
-    judge: Judge<'a>,
+    judge: CutEvaluator<'a>,
     exact: bool,
 }
 
 /// The best cut of a graph over the devices of these levels. With one level and within memory it is the best there
-/// is, as long as no table passes [`Options::limit`].
-pub fn cut(graph: &Graph, sizes: &Bindings, levels: &[Level], options: &Options) -> Result<Found, CutError> {
-    cut_fixed(&Bound::new(graph, sizes)?, levels, options, &Fixed::default())
+/// is, as long as no table passes [`CutOptions::limit`].
+pub fn find_cut(
+    graph: &Graph,
+    sizes: &Bindings,
+    levels: &[MeshLevel],
+    options: &CutOptions,
+) -> Result<FoundCut, CutError> {
+    find_fixed_cut(&SizedGraph::new(graph, sizes)?, levels, options, &FixedChoices::default())
 }
 
 /// The same where some things are decided.
-pub(crate) fn cut_fixed(
-    bound: &Bound,
-    levels: &[Level],
-    options: &Options,
-    fixed: &Fixed,
-) -> Result<Found, CutError> {
-    Ok(cuts_for_memory(bound, levels, options, fixed)?.swap_remove(0))
+pub(crate) fn find_fixed_cut(
+    sized: &SizedGraph,
+    levels: &[MeshLevel],
+    options: &CutOptions,
+    fixed: &FixedChoices,
+) -> Result<FoundCut, CutError> {
+    Ok(cuts_for_memory(sized, levels, options, fixed)?.swap_remove(0))
 }
 
 /// Prices of memory that are tried.
@@ -122,24 +129,24 @@ const RAISE: f64 = 6.0;
 /// The best cut regardless of memory, if it fits. Otherwise the cut of least cost with the bytes beyond memory paid
 /// for, then the best regardless of memory, since transfers may be hidden: their plans decide.
 pub(crate) fn cuts_for_memory(
-    bound: &Bound,
-    levels: &[Level],
-    options: &Options,
-    fixed: &Fixed,
-) -> Result<Vec<Found>, CutError> {
+    sized: &SizedGraph,
+    levels: &[MeshLevel],
+    options: &CutOptions,
+    fixed: &FixedChoices,
+) -> Result<Vec<FoundCut>, CutError> {
     check_levels(levels)?;
-    let free = searched(bound, levels, options, fixed, 0.0)?;
+    let free = search_at(sized, levels, options, fixed, 0.0)?;
     if free.beyond == 0 {
         return Ok(vec![free]);
     }
-    let paid = |f: &Found| (cost(f, options.objective) + f.spill, f.beyond);
+    let paid = |f: &FoundCut| (cost(f, options.objective) + f.spill, f.beyond);
     // The price of a byte rises until a cut fits or swapping is cheaper, then falls as far as a cut still fits.
-    let swapping = options.units.iter().map(|unit| unit.spill).fold(0.0, f64::max);
+    let swapping = options.devices.iter().map(|unit| unit.spill).fold(0.0, f64::max);
     let (mut low, mut price) = (0.0, first_price(&free, options.objective).min(swapping));
     let mut fits = false;
     let mut best = free.clone();
     for _ in 0..PRICES {
-        let found = searched(bound, levels, options, fixed, price)?;
+        let found = search_at(sized, levels, options, fixed, price)?;
         let fit = found.beyond == 0;
         if paid(&found) < paid(&best) {
             best = found;
@@ -163,18 +170,18 @@ pub(crate) fn cuts_for_memory(
 }
 
 /// Cuts that need less and less memory, whatever there is of it, down to the least that is found.
-pub(crate) fn ever_thriftier(
-    bound: &Bound,
-    levels: &[Level],
-    options: &Options,
-) -> Result<Vec<Found>, CutError> {
-    let fixed = Fixed::default();
-    let most = |f: &Found| f.memory.iter().copied().max();
-    let mut last = searched(bound, levels, options, &fixed, 0.0)?;
+pub(crate) fn cuts_of_falling_memory(
+    sized: &SizedGraph,
+    levels: &[MeshLevel],
+    options: &CutOptions,
+) -> Result<Vec<FoundCut>, CutError> {
+    let fixed = FixedChoices::default();
+    let most = |f: &FoundCut| f.memory.iter().copied().max();
+    let mut last = search_at(sized, levels, options, &fixed, 0.0)?;
     let mut price = first_price(&last, options.objective);
     let mut all = Vec::new();
     for _ in 0..PRICES / 2 {
-        let found = searched(bound, levels, options, &fixed, price)?;
+        let found = search_at(sized, levels, options, &fixed, price)?;
         if most(&found) < most(&last) {
             all.push(found.clone());
             last = found;
@@ -185,21 +192,21 @@ pub(crate) fn ever_thriftier(
 }
 
 /// What the search makes small.
-fn cost(found: &Found, objective: Objective) -> f64 {
+fn cost(found: &FoundCut, objective: CutObjective) -> f64 {
     match objective {
-        Objective::Seconds => found.seconds,
-        Objective::Bytes => found.bytes.total() as f64,
+        CutObjective::Seconds => found.seconds,
+        CutObjective::Bytes => found.bytes.total() as f64,
     }
 }
 
 /// A price of a byte of memory at which all of a cut's memory costs a hundredth of the rest.
-fn first_price(found: &Found, objective: Objective) -> f64 {
+fn first_price(found: &FoundCut, objective: CutObjective) -> f64 {
     let most = found.memory.iter().copied().max().unwrap_or(1).max(1);
     0.01 * cost(found, objective).max(1e-9) / most as f64
 }
 
 /// Seconds that the bytes beyond the memory of each device cost, and the most bytes beyond that of one.
-fn spill(memory: &[u64], units: &[Unit]) -> (f64, u64) {
+fn spill(memory: &[u64], units: &[CutDevice]) -> (f64, u64) {
     let beyond =
         memory.iter().enumerate().map(|(d, needed)| (unit(units, d), unit(units, d).beyond(*needed)));
     let beyond = beyond.filter(|(_, bytes)| *bytes > 0);
@@ -208,32 +215,44 @@ fn spill(memory: &[u64], units: &[Unit]) -> (f64, u64) {
     })
 }
 
-fn searched(
-    bound: &Bound,
-    levels: &[Level],
-    options: &Options,
-    fixed: &Fixed,
+fn search_at(
+    sized: &SizedGraph,
+    levels: &[MeshLevel],
+    options: &CutOptions,
+    fixed: &FixedChoices,
     price: f64,
-) -> Result<Found, CutError> {
+) -> Result<FoundCut, CutError> {
     let devices = levels.iter().map(|l| l.shares.len()).product();
-    let prices = Prices::new(price, &options.units, devices);
-    let grid = Grid::new(levels);
-    let judge = Judge::new(bound, &grid, &options.units);
-    let mut search = Search { bound, levels, options, fixed, prices, judge, exact: true };
-    let mut state = State::new(bound);
+    let prices = MemoryPrices::new(price, &options.devices, devices);
+    let mesh = DeviceMesh::new(levels);
+    let judge = CutEvaluator::new(sized, &mesh, &options.devices);
+    let mut search = Search { sized, levels, options, fixed, prices, judge, exact: true };
+    let mut state = CutState::new(sized);
     for level in 0..levels.len() {
-        state.push(bound);
+        state.push(sized);
         fixed.put(&mut state);
-        let starts = vec![state.clone(), ruled(bound, &levels[..=level], &state, level, Rule::Data)];
-        state = search.best_of(starts, level, &levels[..=level]);
+        let mut data = state.clone();
+        let mesh = DeviceMesh::new(&levels[..=level]);
+        apply_rule(sized, &mesh, &mut data, (level, CutRule::Data), Undivided::AnyAxis);
+        state = search.best_of(vec![state, data], level, &levels[..=level]);
     }
     if levels.len() > 1 {
         state = search.refined(state);
     }
-    let cut = cut_of(bound, &grid, &state, &mut search.judge)?;
-    let Judged { bytes, work, moving, beside, memory } = search.judge.judge(&cut)?;
-    let (spill, beyond) = spill(&memory, &options.units);
-    Ok(Found { cut, seconds: work + moving, beside, work, bytes, memory, beyond, spill, exact: search.exact })
+    let cut = cut_of(sized, &mesh, &state, &mut search.judge)?;
+    let CutCost { bytes, work, moving, beside, memory } = search.judge.cost(&cut)?;
+    let (spill, beyond) = spill(&memory, &options.devices);
+    Ok(FoundCut {
+        cut,
+        seconds: work + moving,
+        beside,
+        work,
+        bytes,
+        memory,
+        beyond,
+        spill,
+        exact: search.exact,
+    })
 }
 
 impl Search<'_> {
@@ -242,15 +261,16 @@ impl Search<'_> {
     }
 
     /// Solves one level, from the best of some starts where the limit is passed.
-    fn best_of(&mut self, starts: Vec<State>, level: usize, levels: &[Level]) -> State {
-        let grid = Grid::new(levels);
+    fn best_of(&mut self, starts: Vec<CutState>, level: usize, levels: &[MeshLevel]) -> CutState {
+        let mesh = DeviceMesh::new(levels);
         let mut state = starts[0].clone();
         // Where not all levels are there yet, the first device of a group stands for it.
-        let stride = self.devices() / grid.devices();
-        let units: Vec<Unit> = (0..grid.devices()).map(|d| unit(&self.options.units, d * stride)).collect();
-        let prices = Prices::new(self.prices.byte, &units, units.len());
-        let options = Options { units, ..self.options.clone() };
-        let tables = Tables::new(self.bound, &grid, &options, &prices, &state, level);
+        let stride = self.devices() / mesh.devices();
+        let units: Vec<CutDevice> =
+            (0..mesh.devices()).map(|d| unit(&self.options.devices, d * stride)).collect();
+        let prices = MemoryPrices::new(self.prices.byte, &units, units.len());
+        let options = CutOptions { devices: units, ..self.options.clone() };
+        let tables = CostTables::new(self.sized, &mesh, &options, &prices, &state, level);
         let mut problem = tables.problem();
         self.fixed.forbid(&tables, &mut problem, level);
         let starts = starts.iter().map(|s| tables.start(s, level));
@@ -262,20 +282,20 @@ impl Search<'_> {
     }
 
     /// Every level again given the others, from the best of what was found and the cuts by rule.
-    fn refined(&mut self, state: State) -> State {
-        let grid = Grid::new(self.levels);
+    fn refined(&mut self, state: CutState) -> CutState {
+        let mesh = DeviceMesh::new(self.levels);
         let mut all = vec![state];
         all.extend(self.by_rules());
         let chopped = self.chopped();
         all.push(chopped);
-        let costs: Vec<f64> = all.iter().map(|s| self.cost(s, &grid)).collect();
+        let costs: Vec<f64> = all.iter().map(|s| self.cost(s, &mesh)).collect();
         let best = (0..all.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
         let (mut state, mut cost) = (all.swap_remove(best), costs[best]);
         for _ in 0..self.options.rounds {
             let before = cost;
             for level in 0..self.levels.len() {
                 let new = self.best_of(vec![state.clone()], level, self.levels);
-                let new_cost = self.cost(&new, &grid);
+                let new_cost = self.cost(&new, &mesh);
                 if new_cost < cost {
                     (state, cost) = (new, new_cost);
                 }
@@ -288,15 +308,18 @@ impl Search<'_> {
     }
 
     /// Every way to follow a rule at each of the first three levels, and the last of these rules at the others.
-    fn by_rules(&self) -> Vec<State> {
-        let mut all = vec![(State::new(self.bound), Rule::Data)];
+    fn by_rules(&self) -> Vec<CutState> {
+        let mut all = vec![(CutState::new(self.sized), CutRule::Data)];
         for level in 0..self.levels.len() {
-            let rules = |last: Rule| if level < 3 { vec![Rule::Data, Rule::Filter] } else { vec![last] };
-            let more = |(state, last): (State, Rule)| {
-                let with = |rule: Rule| {
+            let rules =
+                |last: CutRule| if level < 3 { vec![CutRule::Data, CutRule::Filter] } else { vec![last] };
+            let mesh = DeviceMesh::new(&self.levels[..=level]);
+            let more = |(state, last): (CutState, CutRule)| {
+                let with = |rule: CutRule| {
                     let mut state = state.clone();
-                    state.push(self.bound);
-                    (ruled(self.bound, &self.levels[..=level], &state, level, rule), rule)
+                    state.push(self.sized);
+                    apply_rule(self.sized, &mesh, &mut state, (level, rule), Undivided::AnyAxis);
+                    (state, rule)
                 };
                 rules(last).into_iter().map(with).collect::<Vec<_>>()
             };
@@ -306,11 +329,11 @@ impl Search<'_> {
     }
 
     /// One cut into as many parts as there are devices, as the same choice at every level, which need not be legal.
-    fn chopped(&mut self) -> State {
+    fn chopped(&mut self) -> CutState {
         let bandwidth = self.levels.iter().map(|l| l.bandwidth).fold(f64::INFINITY, f64::min);
-        let one = [Level::even(self.devices(), bandwidth)];
-        let mut state = State::new(self.bound);
-        state.push(self.bound);
+        let one = [MeshLevel::even(self.devices(), bandwidth)];
+        let mut state = CutState::new(self.sized);
+        state.push(self.sized);
         let exact = self.exact;
         let mut state = self.best_of(vec![state], 0, &one);
         self.exact = exact;
@@ -321,14 +344,14 @@ impl Search<'_> {
     }
 
     /// What is made small, of all levels.
-    fn cost(&mut self, state: &State, grid: &Grid) -> f64 {
-        let cut = cut_of(self.bound, grid, state, &mut self.judge).ok().filter(|cut| self.fixed.allows(cut));
-        let judged = cut.map(|cut| self.judge.judge(&cut));
+    fn cost(&mut self, state: &CutState, mesh: &DeviceMesh) -> f64 {
+        let cut = cut_of(self.sized, mesh, state, &mut self.judge).ok().filter(|cut| self.fixed.allows(cut));
+        let judged = cut.map(|cut| self.judge.cost(&cut));
         let Some(Ok(judged)) = judged else { return FORBIDDEN };
         let main = match self.options.objective {
-            Objective::Seconds => judged.work + judged.moving,
-            Objective::Bytes => judged.bytes.total() as f64,
+            CutObjective::Seconds => judged.work + judged.moving,
+            CutObjective::Bytes => judged.bytes.total() as f64,
         };
-        main + self.prices.held(judged.memory.into_iter())
+        main + self.prices.cost(judged.memory.into_iter())
     }
 }

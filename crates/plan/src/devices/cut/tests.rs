@@ -1,18 +1,19 @@
 //! Tests of what a cut means: closed forms of communication, and parts against operators cut again and again.
 
-use super::part::parts_of;
-use super::region::Grid;
-use super::tables::{State, of_state};
+use super::mesh::DeviceMesh;
+use super::parts::node_parts;
+use super::tables::{CutState, of_state};
 use super::*;
-use crate::devices::cut::bound::Bound;
+use crate::devices::cut::sized::SizedGraph;
 use gulliver_graph::autodiff::differentiate;
-use gulliver_graph::build::Builder;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
+use gulliver_graph::graph::build::Builder;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::sample::Sample;
 use gulliver_graph::graph::{GraphError, Init, Phase, Role, Type, Value};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::sample::Sample;
 use gulliver_graph::optim::Optimizer;
+use gulliver_graph::role::OutputRole;
 use gulliver_graph::windows::ConvOptions;
 
 const INIT: Init = Init::Constant(0.5);
@@ -37,7 +38,7 @@ pub(super) fn trained(forward: impl Fn(&mut Builder) -> Result<Value, GraphError
                 optimizer.apply(&mut g, weight, grad)?;
             }
         }
-        g.output("loss", loss);
+        g.output("loss", OutputRole::Loss, loss);
         Ok(g.finish())
     };
     build().unwrap()
@@ -46,25 +47,25 @@ pub(super) fn trained(forward: impl Fn(&mut Builder) -> Result<Value, GraphError
 /// The cut in which nodes are divided along the axis that `choose` names and inputs live as `residence` says.
 fn named(
     graph: &Graph,
-    levels: &[Level],
+    levels: &[MeshLevel],
     choose: impl Fn(&str) -> Option<&'static str>,
-    residence: impl Fn(&str) -> Spread,
-) -> Cut {
-    let bound = Bound::new(graph, &Bindings::new()).unwrap();
-    let mut state = State::new(&bound);
-    state.push(&bound);
+    residence: impl Fn(&str) -> Sharding,
+) -> GraphCut {
+    let sized = SizedGraph::new(graph, &Bindings::new()).unwrap();
+    let mut state = CutState::new(&sized);
+    state.push(&sized);
     for (id, node) in graph.nodes.iter().enumerate() {
-        let axis = choose(node.op.def().name()).and_then(|name| bound.kind(id).spec.axis(name));
-        state.choices[id][0] = axis.map_or(Choice::All, Choice::Axis);
+        let axis = choose(node.op.def().name()).and_then(|name| sized.kind(id).spec.axis(name));
+        state.choices[id][0] = axis.map_or(NodeCut::Repeat, NodeCut::Axis);
     }
-    for v in (0..graph.values.len()).filter(|v| bound.has_home(*v)) {
+    for v in (0..graph.values.len()).filter(|v| sized.persists(*v)) {
         state.residences[v][0] = residence(&graph.values[v].name);
     }
-    of_state(&bound, levels, &state).unwrap()
+    of_state(&sized, levels, &state).unwrap()
 }
 
-fn moved(graph: &Graph, cut: &Cut) -> u64 {
-    bytes(graph, &Bindings::new(), cut).unwrap().total()
+fn moved(graph: &Graph, cut: &GraphCut) -> u64 {
+    cut_traffic(graph, &Bindings::new(), cut).unwrap().total()
 }
 
 /// `x[b, i]` through `w1[h, i]`, relu and `w2[o, h]`.
@@ -83,9 +84,9 @@ fn perceptron(b: usize, i: usize, h: usize, o: usize) -> Graph {
 fn data_parallel_moves_twice_each_weight() {
     for p in [2, 3, 4, 5, 6, 7, 8] {
         let graph = perceptron(840, 12, 24, 16);
-        let cut = comparator::data(&graph, &Bindings::new(), &[Level::even(p, 1.0)]).unwrap();
+        let cut = comparator::data(&graph, &Bindings::new(), &[MeshLevel::even(p, 1.0)]).unwrap();
         let weights = 4 * (24 * 12 + 16 * 24);
-        let bytes = bytes(&graph, &Bindings::new(), &cut).unwrap();
+        let bytes = cut_traffic(&graph, &Bindings::new(), &cut).unwrap();
         assert_eq!(bytes.total(), 2 * (p as u64 - 1) * weights);
         if p < 5 {
             for device in 0..p {
@@ -96,18 +97,18 @@ fn data_parallel_moves_twice_each_weight() {
 }
 
 /// A cut with other choices of some nodes at its last level.
-fn changed(graph: &Graph, cut: &Cut, choose: impl Fn(usize) -> Option<Choice>) -> Cut {
-    let bound = Bound::new(graph, &Bindings::new()).unwrap();
-    let mut state = State::new(&bound);
+fn changed(graph: &Graph, cut: &GraphCut, choose: impl Fn(usize) -> Option<NodeCut>) -> GraphCut {
+    let sized = SizedGraph::new(graph, &Bindings::new()).unwrap();
+    let mut state = CutState::new(&sized);
     for id in 0..graph.nodes.len() {
         state.choices[id] = cut.choices(graph, id);
         let last = state.choices[id].last_mut().zip(choose(id));
         last.into_iter().for_each(|(choice, chosen)| *choice = chosen);
     }
-    for v in (0..graph.values.len()).filter(|v| bound.has_home(*v)) {
+    for v in (0..graph.values.len()).filter(|v| sized.persists(*v)) {
         state.residences[v] = cut.values[v].clone();
     }
-    of_state(&bound, &cut.levels, &state).unwrap()
+    of_state(&sized, &cut.levels, &state).unwrap()
 }
 
 #[test]
@@ -115,18 +116,18 @@ fn filter_parallel_gathers_forward_and_reduces_backward() {
     for p in [2, 3, 4, 6] {
         let (b, h) = (10, 24);
         let graph = perceptron(b, 12, h, 36);
-        let cut = comparator::filter(&graph, &Bindings::new(), &[Level::even(p, 1.0)]).unwrap();
+        let cut = comparator::filter(&graph, &Bindings::new(), &[MeshLevel::even(p, 1.0)]).unwrap();
         let is = |id: usize, op: &str| {
             graph.nodes[id].op.def().name() == op && graph.nodes[id].phase == Phase::Backward
         };
         // Everyone may weight the target, which the rule does not know how to divide.
-        let cut = changed(&graph, &cut, |id| is(id, "mul").then_some(Choice::All));
+        let cut = changed(&graph, &cut, |id| is(id, "mul").then_some(NodeCut::Repeat));
         let hidden = 4 * (b * h) as u64 * (p as u64 - 1);
         // An all-gather of the hidden layer, and a reduce-scatter of its gradient.
         assert_eq!(moved(&graph, &cut), 2 * hidden);
         // With an all-reduce instead: the three thirds of the closed form.
         let of_hidden = |id: usize| graph.ty(graph.nodes[id].outs[0]).shape == [Dim::from(b), Dim::from(h)];
-        let reduced = |id: usize| (is(id, "map_grad") && of_hidden(id)).then_some(Choice::All);
+        let reduced = |id: usize| (is(id, "map_grad") && of_hidden(id)).then_some(NodeCut::Repeat);
         assert_eq!(moved(&graph, &changed(&graph, &cut, reduced)), 3 * hidden);
     }
 }
@@ -137,17 +138,17 @@ fn data_and_filter_parallel_add_up() {
     for (groups, within) in [(2, 2), (2, 3), (3, 2), (4, 2), (2, 4)] {
         let (b, i, h, o) = (24, 12, 24, 48);
         let graph = perceptron(b, i, h, o);
-        let levels = [Level::even(groups, 1.0), Level::even(within, 1.0)];
+        let levels = [MeshLevel::even(groups, 1.0), MeshLevel::even(within, 1.0)];
         let cut = comparator::hybrid(&graph, &Bindings::new(), &levels).unwrap();
         let is = |id: usize, op: &str| {
             graph.nodes[id].op.def().name() == op && graph.nodes[id].phase == Phase::Backward
         };
-        let cut = changed(&graph, &cut, |id| is(id, "mul").then_some(Choice::All));
+        let cut = changed(&graph, &cut, |id| is(id, "mul").then_some(NodeCut::Repeat));
         let hidden = 4 * (b * h) as u64 * (within as u64 - 1);
         let weights = 4 * (h * i + o * h) as u64 * 2 * (groups as u64 - 1);
         assert_eq!(moved(&graph, &cut), 2 * hidden + weights, "{groups} {within}");
         let of_hidden = |id: usize| graph.ty(graph.nodes[id].outs[0]).shape == [Dim::from(b), Dim::from(h)];
-        let reduced = |id: usize| (is(id, "map_grad") && of_hidden(id)).then_some(Choice::All);
+        let reduced = |id: usize| (is(id, "map_grad") && of_hidden(id)).then_some(NodeCut::Repeat);
         let reduced = changed(&graph, &cut, reduced);
         assert_eq!(moved(&graph, &reduced), 3 * hidden + weights, "{groups} {within}");
     }
@@ -162,13 +163,13 @@ fn channel_parallel_reduces_forward_and_gathers_backward() {
             let w = g.weight("w", &[o, i], INIT)?;
             g.project(x, w)
         });
-        let levels = [Level::even(p, 1.0)];
+        let levels = [MeshLevel::even(p, 1.0)];
         let choose = |op: &str| match op {
             "contract" => Some("i"),
             "update_sgd" => Some("a1"),
             _ => elements,
         };
-        let cut = named(&graph, &levels, choose, |_| Spread::Along(1));
+        let cut = named(&graph, &levels, choose, |_| Sharding::Split(1));
         // The result is reduced for all; or in parts, and then its gradient is gathered.
         assert_eq!(moved(&graph, &cut), 2 * 4 * (b * o) as u64 * (p as u64 - 1));
     }
@@ -194,13 +195,13 @@ fn spatial_parallel_exchanges_halos() {
             let x = g.conv(x, first, &ConvOptions::new(rank))?;
             g.conv(x, second, &ConvOptions { padding: vec![kernel / 2; rank], ..ConvOptions::new(rank) })
         });
-        let levels = [Level::even(p, 1.0)];
+        let levels = [MeshLevel::even(p, 1.0)];
         let choose = |op: &str| match op {
             "conv" | "conv_transpose" | "conv_weight_grad" => Some(axis),
             "update_sgd" => None,
             _ => Some("a2"),
         };
-        let cut = named(&graph, &levels, choose, |_| Spread::Whole);
+        let cut = named(&graph, &levels, choose, |_| Sharding::Replicated);
         let others = p as u64 - 1;
         // So many rows or planes on either side of every border.
         let border = kernel / 2 * n * space[1..].iter().product::<usize>();
@@ -221,25 +222,28 @@ fn parts_agree_with_operators_cut_twice() {
         let ins: Vec<Value> = types
             .iter()
             .enumerate()
-            .map(|(i, ty)| g.input(&format!("i{i}"), Role::Data, ty.clone()).unwrap())
+            .map(|(i, ty)| {
+                g.input(&format!("i{i}"), Role::Data(gulliver_graph::role::DataRole::Example), ty.clone())
+                    .unwrap()
+            })
             .collect();
         g.push(sample.op.clone(), &ins).unwrap();
         let graph = g.finish();
-        let bound = Bound::new(&graph, &Bindings::new()).unwrap();
-        let kind = bound.kind(0);
+        let sized = SizedGraph::new(&graph, &Bindings::new()).unwrap();
+        let kind = sized.kind(0);
         for shares in [[vec![1, 1], vec![1, 1]], [vec![1, 2], vec![2, 1]]] {
-            let levels = shares.map(|shares| Level { shares, bandwidth: 1.0 });
-            let grid = Grid::new(&levels);
+            let levels = shares.map(|shares| MeshLevel { shares, bandwidth: 1.0 });
+            let mesh = DeviceMesh::new(&levels);
             for &first in &kind.axes {
                 for &second in &kind.axes {
-                    let choices = [Choice::Axis(first), Choice::Axis(second)];
-                    let Ok(parts) = parts_of(kind, &choices, &grid) else { continue };
-                    for device in 0..grid.devices() {
+                    let choices = [NodeCut::Axis(first), NodeCut::Axis(second)];
+                    let Ok(parts) = node_parts(kind, &choices, &mesh) else { continue };
+                    for device in 0..mesh.devices() {
                         let what = format!("{:?} {first:?} {second:?} on {device}", sample.op);
-                        let (reads, writes) = cut_twice(&sample, kind, [first, second], &grid, device)
+                        let (reads, writes) = cut_twice(&sample, kind, [first, second], &mesh, device)
                             .unwrap_or_else(|| panic!("{what}"));
                         for (need, read) in parts.ins.iter().zip(reads) {
-                            let empty = region::area(&need.boxes[device]) + region::area(&read) == 0;
+                            let empty = mesh::area(&need.boxes[device]) + mesh::area(&read) == 0;
                             assert!(empty || need.boxes[device] == read, "{what}: {need:?} {read:?}");
                         }
                         for (boxes, write) in parts.outs.iter().zip(writes) {
@@ -260,11 +264,11 @@ fn cut_twice(
     sample: &Sample,
     kind: &NodeKind,
     axes: [gulliver_graph::spec::AxisId; 2],
-    grid: &Grid,
+    mesh: &DeviceMesh,
     device: usize,
 ) -> Option<(Regions, Regions)> {
     let (mut op, mut types) = (sample.op.clone(), sample.types());
-    let whole = |shapes: &[Vec<usize>]| shapes.iter().map(|s| region::whole(s)).collect::<Regions>();
+    let whole = |shapes: &[Vec<usize>]| shapes.iter().map(|s| mesh::whole_box(s)).collect::<Regions>();
     let (mut reads, mut writes) = (whole(&kind.ins), whole(&kind.outs));
     for (level, axis) in axes.into_iter().enumerate() {
         let spec = op.def().spec(&types).ok()?;
@@ -277,7 +281,7 @@ fn cut_twice(
         let ins: Vec<&[usize]> = ins.iter().map(Vec::as_slice).collect();
         let outs: Vec<&[usize]> = outs.iter().map(Vec::as_slice).collect();
         let extent = spec.cut_extent(axis, &extents, &outs);
-        let range = split(&(0..extent), &grid.levels[level].shares, grid.groups[device][level]);
+        let range = split_range(&(0..extent), &mesh.levels[level].shares, mesh.groups[device][level]);
         let part = spec.part(axis, range, &extents, &ins, &outs);
         let inside = |all: &mut Regions, part: &Regions| {
             for (all, part) in all.iter_mut().zip(part) {

@@ -4,27 +4,27 @@
 //! Elements come from the holder that is nearest. Partial results that all devices need all of are reduced in
 //! slices and gathered; otherwise each device fetches its box from every other and combines.
 
-use super::Spread;
-use super::bound::SUMS;
-use super::part::Need;
-use super::region::{Grid, area, common, contains, held, split};
+use super::Sharding;
+use super::mesh::{DeviceMesh, area, common, contains, held_box, split_range};
+use super::parts::NeededBoxes;
+use super::sized::SUMS;
 use gulliver_graph::spec::Region;
 
-/// Calls `add(receiver, sender, elements)` for every fetch of one value that lies as `spreads` say; none if
+/// Calls `add(receiver, sender, elements)` for every fetch of one value that lies as `shardings` say; none if
 /// partial sums are wanted that are not there.
 pub fn fetches(
     shape: &[usize],
-    spreads: &[Spread],
-    needs: &[&Need],
-    grid: &Grid,
+    shardings: &[Sharding],
+    needs: &[&NeededBoxes],
+    mesh: &DeviceMesh,
     add: &mut impl FnMut(usize, usize, u64),
 ) -> Option<()> {
-    Lying::new(shape, spreads, grid).fetches(needs, add)
+    HeldBoxes::new(shape, shardings, mesh).fetches(needs, add)
 }
 
 /// A value that lies over devices in one way.
-pub(crate) struct Lying<'a> {
-    grid: &'a Grid<'a>,
+pub(crate) struct HeldBoxes<'a> {
+    mesh: &'a DeviceMesh<'a>,
     /// Levels, as bits, at which it is a partial result, a partial sum, and divided.
     pub partial: u64,
     pub sums: u64,
@@ -33,22 +33,22 @@ pub(crate) struct Lying<'a> {
     pub holds: Vec<Region>,
 }
 
-impl<'a> Lying<'a> {
-    /// As these spreads say.
-    pub fn new(shape: &[usize], spreads: &[Spread], grid: &'a Grid<'a>) -> Lying<'a> {
-        let level_bits = |is: fn(&Spread) -> bool| {
-            spreads.iter().enumerate().filter(|(_, s)| is(s)).fold(0u64, |bits, (l, _)| bits | 1 << l)
+impl<'a> HeldBoxes<'a> {
+    /// As these shardings say.
+    pub fn new(shape: &[usize], shardings: &[Sharding], mesh: &'a DeviceMesh<'a>) -> HeldBoxes<'a> {
+        let level_bits = |is: fn(&Sharding) -> bool| {
+            shardings.iter().enumerate().filter(|(_, s)| is(s)).fold(0u64, |bits, (l, _)| bits | 1 << l)
         };
-        let partial = level_bits(|s| matches!(s, Spread::Partial(_)));
-        let sums = level_bits(|s| *s == Spread::Partial(SUMS));
-        let along = level_bits(|s| matches!(s, Spread::Along(_)));
-        let devices = if partial | along == 0 { 0 } else { grid.devices() };
-        let holds = (0..devices).map(|d| held(shape, spreads, grid, d)).collect();
-        Lying { grid, partial, sums, along, holds }
+        let partial = level_bits(|s| matches!(s, Sharding::Partial(_)));
+        let sums = level_bits(|s| *s == Sharding::Partial(SUMS));
+        let along = level_bits(|s| matches!(s, Sharding::Split(_)));
+        let devices = if partial | along == 0 { 0 } else { mesh.devices() };
+        let holds = (0..devices).map(|d| held_box(shape, shardings, mesh, d)).collect();
+        HeldBoxes { mesh, partial, sums, along, holds }
     }
 
     /// See [`fetches`].
-    pub fn fetches(&self, needs: &[&Need], add: &mut impl FnMut(usize, usize, u64)) -> Option<()> {
+    pub fn fetches(&self, needs: &[&NeededBoxes], add: &mut impl FnMut(usize, usize, u64)) -> Option<()> {
         if needs.iter().any(|n| n.unreduced & !self.sums != 0) {
             return None;
         }
@@ -73,7 +73,7 @@ impl<'a> Lying<'a> {
             let has_all =
                 |(d, own): (usize, &Region)| boxes[begin(d)..ends[d]].iter().any(|b| contains(b, own));
             if reduced != 0 && self.holds.iter().enumerate().all(has_all) {
-                all_reduce(&self.holds, reduced, self.grid, add);
+                all_reduce(&self.holds, reduced, self.mesh, add);
                 moving = self.along;
             }
             for (to, own) in self.holds.iter().enumerate() {
@@ -83,7 +83,7 @@ impl<'a> Lying<'a> {
                         continue;
                     }
                     for (from, other) in self.holds.iter().enumerate().filter(|(from, _)| *from != to) {
-                        if self.grid.differ(to, from) & !moving == 0 {
+                        if self.mesh.differ(to, from) & !moving == 0 {
                             add(to, from, common(needed, other));
                         }
                     }
@@ -117,12 +117,12 @@ fn largest<'a>(list: &mut Vec<&'a Region>, boxes: impl Iterator<Item = &'a Regio
 pub(crate) fn all_reduce(
     holds: &[Region],
     reduced: u64,
-    grid: &Grid,
+    mesh: &DeviceMesh,
     add: &mut impl FnMut(usize, usize, u64),
 ) {
     for (to, own) in holds.iter().enumerate() {
         let peers: Vec<usize> =
-            (0..grid.devices()).filter(|&from| grid.differ(to, from) & !reduced == 0).collect();
+            (0..mesh.devices()).filter(|&from| mesh.differ(to, from) & !reduced == 0).collect();
         let slice = |peer: usize| area(&slice_along(own, &peers, peer));
         for &from in peers.iter().filter(|&&from| from != to) {
             add(to, from, slice(to) + slice(from));
@@ -141,6 +141,6 @@ pub(crate) fn slice_along(own: &Region, peers: &[usize], peer: usize) -> Region 
     };
     let place = peers.iter().position(|p| *p == peer).unwrap_or(0);
     let mut slice = own.clone();
-    slice[d] = split(&own[d], &vec![1; peers.len()], place);
+    slice[d] = split_range(&own[d], &vec![1; peers.len()], place);
     slice
 }

@@ -2,7 +2,7 @@
 
 use super::follow;
 use crate::devices::schedule::{
-    Machine, Mode, Options, Rotation, ScheduleError, UpdateOn, linearise, search,
+    PackRotation, ScheduleError, ScheduleMachine, ScheduleMode, ScheduleOptions, UpdateOn, linearise, search,
 };
 use crate::time::cost::Rates;
 use gulliver_graph::dim::Bindings;
@@ -19,21 +19,21 @@ const SIMULATED: usize = 400;
 pub fn scheduled(
     graph: &Graph,
     slice: &Bindings,
-    machine: &Machine,
+    machine: &ScheduleMachine,
     rates: &Rates,
     partials: u32,
     most: usize,
 ) -> Result<Vec<Vec<u32>>, ScheduleError> {
     let linear = linearise(graph, slice, rates, rates, LAYERS)?;
-    let options = Options {
-        modes: vec![Mode::Pipeline(Rotation::SameHome)],
+    let options = ScheduleOptions {
+        modes: vec![ScheduleMode::Pipeline(PackRotation::SameDevice)],
         // One sample of the chain is one partial, and partials pass one by one.
         sizes: Some(vec![1]),
         updates: vec![UpdateOn::Device],
         least_devices: machine.devices.len(),
         top: usize::MAX,
         limit: SIMULATED,
-        ..Options::new(partials.max(1))
+        ..ScheduleOptions::new(partials.max(1))
     };
     let mut found: Vec<Vec<u32>> = Vec::new();
     for ranked in search(&linear.chain, machine, &options)? {

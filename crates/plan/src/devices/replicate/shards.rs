@@ -5,19 +5,18 @@
 
 use super::{Adding, Replica, ReplicateError, made, share, widest};
 use gulliver_graph::dim::{Bindings, Dim};
-use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Type, Value, ValueInfo};
-use gulliver_graph::op::Op;
-use gulliver_graph::op::exchange::{Exchange, Piece};
-use gulliver_graph::op::slice::Slice;
+use gulliver_graph::graph::op::Op;
+use gulliver_graph::graph::op::exchange::{Exchange, Piece};
+use gulliver_graph::graph::op::slice::Slice;
+use gulliver_graph::graph::{Graph, GraphOutput, Node, Phase, Role, Type, Value};
+use gulliver_graph::rewrite::Rewriter;
+use gulliver_graph::role::{OutputRole, OutputScope};
 use gulliver_graph::spec::{Index, Region, Spec};
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// Weights and states of fewer bytes are everywhere: a collective would cost more than they do.
 const LARGE: usize = 4 << 10;
-
-/// What the name of an output begins with that is a loss added up over all devices before anything is updated.
-pub const EVERYONES: &str = "everyones.";
 
 /// The graph of one device, and which box of a weight or state it has: by name, with the extents of all of it.
 pub struct Sharded {
@@ -39,13 +38,35 @@ pub(super) struct Shards {
     forward_ends: Vec<usize>,
 }
 
-/// As [`super::replica`], with shards of weights and states. `keep` has weights stay whole from the forward to the
-/// backward pass; otherwise they are put together twice.
+/// Which values a device keeps only a shard of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardedValues {
+    /// Weights and states. With `keep`, weights gathered for the forward pass stay for the backward pass; otherwise
+    /// they are gathered twice.
+    WeightsAndStates {
+        /// Whether gathered weights stay.
+        keep: bool,
+    },
+    /// States of the optimizer; weights are whole everywhere, and gathered after each update.
+    States,
+}
+
+impl ShardedValues {
+    fn has(self, role: Role) -> bool {
+        match role {
+            Role::Weight(_) => self != ShardedValues::States,
+            Role::State(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// As [`super::replica`], with shards of some weights and states.
 pub fn sharded(
     graph: &Graph,
     (rank, ranks): (u32, u32),
     partials: u32,
-    keep: bool,
+    values: ShardedValues,
 ) -> Result<Sharded, ReplicateError> {
     if ranks < 2 {
         return Ok(Sharded { graph: graph.clone(), boxes: Vec::new() });
@@ -55,11 +76,12 @@ pub fn sharded(
     let mut forward_ends = vec![0; objectives];
     let forward = graph.nodes.iter().enumerate().filter(|(_, node)| node.phase == Phase::Forward);
     forward.for_each(|(id, node)| forward_ends[node.objective as usize] = id);
+    let keep = values == ShardedValues::WeightsAndStates { keep: true };
     r.shards = Some(Shards { keep, parts: HashMap::new(), wholes: HashMap::new(), forward_ends });
     let passing = |v: Value| graph.carries.iter().any(|(input, next)| *input == v && graph.repeats(*next));
     let mut boxes = Vec::new();
     for (v, role, info) in graph.inputs() {
-        if !matches!(role, Role::Weight(_) | Role::State(_)) || passing(v) {
+        if !values.has(role) || passing(v) {
             continue;
         }
         let (_, shape) = r.fixed(v)?;
@@ -70,7 +92,7 @@ pub fn sharded(
     }
     r.all_nodes()?;
     r.ends();
-    Ok(Sharded { graph: r.to, boxes })
+    Ok(Sharded { graph: r.to.finish()?, boxes })
 }
 
 /// The graph that evaluates, of one device: the first does all of it, the others bring their shares of weights.
@@ -94,9 +116,9 @@ pub fn evaluating(
             for v in &mut node.ins {
                 *v = r.whole(*v, Phase::Forward, 0);
             }
-            r.push(node);
+            r.to.push(node);
         }
-        return Ok(r.to);
+        return Ok(r.to.finish()?);
     }
     // In the order in which the first asks for them.
     let parts = r.shards.take().map(|shards| shards.parts).unwrap_or_default();
@@ -106,26 +128,17 @@ pub fn evaluating(
             brought.push(*v);
         }
     }
-    let mut others = Graph::default();
+    let mut others = Rewriter::new();
     for (collective, v) in brought.into_iter().enumerate() {
-        let (info, own) = (r.to.value(v), Value(others.values.len() as u32));
-        let (dtype, origin) = (info.ty.dtype, Origin::Node { node: NodeId(collective as u32), output: 0 });
-        let ty = Type::new(dtype, &[0usize]);
-        others.values.push(info.clone());
-        others.values.push(ValueInfo { name: format!("{}.all", info.name), ty, origin });
-        let ranks = (0..ranks).collect();
-        let op = Exchange {
-            collective: collective as u32,
-            rank,
-            ranks,
-            dtype,
-            shape: vec![0],
-            pieces: Vec::new(),
-        };
-        let (ins, outs) = (vec![own], vec![Value(own.0 + 1)]);
-        others.nodes.push(Node { op: op.into(), ins, outs, phase: Phase::Forward, objective: 0 });
+        let info = r.to.graph().value(v);
+        let (dtype, name) = (info.ty.dtype, format!("{}.all", info.name));
+        let own = others.value(info.clone());
+        let (collective, ranks, shape, pieces) =
+            (collective as u32, (0..ranks).collect(), vec![0], Vec::new());
+        let op = Exchange { collective, rank, ranks, dtype, shape, pieces };
+        others.add(op, vec![own], name, (Phase::Forward, 0));
     }
-    Ok(others)
+    Ok(others.finish()?)
 }
 
 impl Replica<'_> {
@@ -141,8 +154,7 @@ impl Replica<'_> {
     /// Notes that this device has but its share of a value with these extents.
     pub(super) fn in_part(&mut self, v: Value, shape: Vec<usize>) {
         let own = self.kept(&shape).expect("only such values are divided");
-        let ty = &mut self.to.values[v.index()].ty;
-        ty.shape = own.iter().map(|range| Dim::from(range.len())).collect();
+        self.to.reshape(v, own.iter().map(|range| Dim::from(range.len())).collect());
         self.shards.as_mut().expect("there are shards").parts.insert(v, shape);
     }
 
@@ -178,7 +190,7 @@ impl Replica<'_> {
         for v in &mut node.ins {
             *v = self.whole(*v, node.phase, node.objective);
         }
-        self.push(node);
+        self.to.push(node);
     }
 
     /// All of a value, put together in this phase unless it was before.
@@ -193,7 +205,7 @@ impl Replica<'_> {
         if let Some(known) = kept.or(shards.wholes.get(&(v, objective, phase))) {
             return *known;
         }
-        let (dtype, d) = (self.to.ty(v).dtype, widest(&shape).expect("it is divided"));
+        let (dtype, d) = (self.to.graph().ty(v).dtype, widest(&shape).expect("it is divided"));
         let all = self.put_together(v, dtype, &shape, d, (phase, objective));
         self.shards.as_mut().expect("there are parts").wholes.insert((v, objective, phase), all);
         all
@@ -204,13 +216,12 @@ impl Replica<'_> {
         if self.part_of(v).is_some() {
             return v;
         }
-        let ty = self.to.ty(v).clone();
+        let ty = self.to.graph().ty(v);
         let cut = |d: &usize| Dim::from(own[*d].len()) != ty.shape[*d];
         let Some(axis) = (0..own.len()).find(cut) else { return v };
         let (start, len) = (own[axis].start, Dim::from(own[axis].len()));
-        let (name, mut part) = (self.to.value(v).name.clone(), ty);
-        part.shape[axis] = len.clone();
-        self.add(Slice { axis, start, len, step: 1 }.into(), vec![v], name, part, objective)
+        let op = Slice { axis, start, len, step: 1 };
+        self.to.add(op, vec![v], self.name(v), (Phase::Update, objective))
     }
 
     /// An update, of this device's share if it goes element by element.
@@ -221,7 +232,7 @@ impl Replica<'_> {
         };
         let own = self.kept(&shape).expect("it is divided");
         for v in &mut node.ins {
-            if self.to.ty(*v).rank() > 0 {
+            if self.to.graph().ty(*v).rank() > 0 {
                 *v = self.part(*v, &own, node.objective);
             }
         }
@@ -229,7 +240,7 @@ impl Replica<'_> {
         for v in &node.outs {
             self.in_part(*v, shape.clone());
         }
-        self.push(node);
+        self.to.push(node);
         Ok(())
     }
 
@@ -249,8 +260,12 @@ impl Replica<'_> {
         {
             return Ok(None);
         }
-        let types: Vec<Type> =
-            node.ins.iter().zip(&ins).map(|(v, shape)| Type::new(self.to.ty(*v).dtype, shape)).collect();
+        let types: Vec<Type> = node
+            .ins
+            .iter()
+            .zip(&ins)
+            .map(|(v, shape)| Type::new(self.to.graph().ty(*v).dtype, shape))
+            .collect();
         let Some(spec) = node.op.def().spec(&types).ok().filter(is_plain) else { return Ok(None) };
         let d = widest(&shape).expect("it is divided");
         let Index::Axis(axis) = spec.outputs[0][d] else { return Ok(None) };
@@ -269,34 +284,29 @@ impl Replica<'_> {
 
     /// Has everyone know a loss before anything is updated.
     fn tell(&mut self, v: Value) {
-        let Origin::Node { node, .. } = self.from.value(v).origin else { return };
-        let Node { phase, objective, .. } = self.from.nodes[node.index()];
-        let ty = self.from.ty(v);
-        let losses =
-            self.from.outputs.iter().filter(|(name, o)| *o == v && name.rsplit('.').next() == Some("loss"));
-        let losses: Vec<String> = losses.map(|(name, _)| format!("{EVERYONES}{name}")).collect();
+        let (ty, when) = (self.from.ty(v), self.from.made_in(v));
+        let is_loss = |o: &&GraphOutput| o.value == v && o.role == OutputRole::Loss;
+        let losses: Vec<GraphOutput> = self.from.outputs.iter().filter(is_loss).cloned().collect();
         if losses.is_empty() || ty.rank() > 0 {
             return;
         }
         let piece = |from| Piece { add: from > 0, ..Piece::all(from, &[]) };
         let pieces = (0..self.ranks).map(piece).collect();
-        let all = self.meet(v, ty.dtype, Vec::new(), pieces, (phase, objective));
-        self.to.outputs.extend(losses.into_iter().map(|name| (name, all)));
+        let all = self.meet(v, ty.dtype, Vec::new(), pieces, when);
+        let agreed = |loss| GraphOutput { scope: OutputScope::Agreed, value: all, ..loss };
+        self.to.outputs_mut().extend(losses.into_iter().map(agreed));
     }
 
     /// Outputs are whole, and what is carried is as large as where it lives.
     fn ends(&mut self) {
-        let objective = |r: &Self, v: Value| match r.to.value(v).origin {
-            Origin::Node { node, .. } => r.to.nodes[node.index()].objective,
-            Origin::Input(_) => 0,
-        };
-        for i in 0..self.to.outputs.len() {
-            let v = self.to.outputs[i].1;
-            self.to.outputs[i].1 = self.whole(v, Phase::Update, objective(self, v));
+        let objective = |r: &Self, v: Value| r.to.graph().made_in(v).1;
+        for i in 0..self.to.outputs_mut().len() {
+            let v = self.to.outputs_mut()[i].value;
+            self.to.outputs_mut()[i].value = self.whole(v, Phase::Update, objective(self, v));
         }
-        for i in 0..self.to.carries.len() {
-            let (input, next) = self.to.carries[i];
-            self.to.carries[i].1 = match self.part_of(input).cloned() {
+        for i in 0..self.to.carries_mut().len() {
+            let (input, next) = self.to.carries_mut()[i];
+            self.to.carries_mut()[i].1 = match self.part_of(input).cloned() {
                 Some(shape) => {
                     let own = self.kept(&shape).expect("it is divided");
                     self.part(next, &own, objective(self, next))

@@ -1,20 +1,20 @@
 //! Seconds below which no simulation of a schedule can come: what each device has to compute, and what has to
 //! pass through the others before it can begin and after it has ended.
 
-use super::chain::Prices;
-use super::task::{Mode, Schedule, UpdateOn, pieces, shares};
-use super::{Machine, Pack};
+use super::chain::ChainPrices;
+use super::task::{PackSchedule, ScheduleMode, UpdateOn, pieces, shares};
+use super::{LayerPack, ScheduleMachine};
 
 /// The bound of a schedule whose sizes are prepared.
-pub(crate) fn bound(prices: &Prices, machine: &Machine, schedule: &Schedule) -> f64 {
-    let parallel = schedule.mode == Mode::DataParallel;
+pub(crate) fn bound(prices: &ChainPrices, machine: &ScheduleMachine, schedule: &PackSchedule) -> f64 {
+    let parallel = schedule.mode == ScheduleMode::DataParallel;
     let samples =
         if parallel { shares(machine, schedule.devices, schedule.batch) } else { vec![schedule.batch] };
     let mut most = 0.0f64;
     for (lane, &samples) in samples.iter().enumerate() {
         let devices = if parallel { lane..lane + 1 } else { 0..schedule.devices };
         for device in devices {
-            let mine = |pack: &Pack| parallel || pack.device == device;
+            let mine = |pack: &LayerPack| parallel || pack.device == device;
             most = most.max(of_device(prices, machine, schedule, samples, device, &mine));
         }
     }
@@ -23,10 +23,10 @@ pub(crate) fn bound(prices: &Prices, machine: &Machine, schedule: &Schedule) -> 
 
 /// Seconds that moves over host links may take, if nothing stays on devices: tells candidates with equal bounds
 /// apart.
-pub(crate) fn traffic(prices: &Prices, machine: &Machine, schedule: &Schedule) -> f64 {
+pub(crate) fn traffic(prices: &ChainPrices, machine: &ScheduleMachine, schedule: &PackSchedule) -> f64 {
     let fixed = &prices.fixed;
     let all = 0..prices.chain.layers.len();
-    let replicas = if schedule.mode == Mode::DataParallel { schedule.devices as f64 } else { 1.0 };
+    let replicas = if schedule.mode == ScheduleMode::DataParallel { schedule.devices as f64 } else { 1.0 };
     let stash = schedule.backward[..schedule.backward.len() - 1].iter();
     let stash: u64 = stash.map(|pack| prices.chain.layers[pack.layers.start].input).sum();
     let stash = stash as f64 * f64::from(schedule.batch);
@@ -37,12 +37,12 @@ pub(crate) fn traffic(prices: &Prices, machine: &Machine, schedule: &Schedule) -
 }
 
 fn of_device(
-    prices: &Prices,
-    machine: &Machine,
-    schedule: &Schedule,
+    prices: &ChainPrices,
+    machine: &ScheduleMachine,
+    schedule: &PackSchedule,
     samples: u32,
     device: usize,
-    mine: &dyn Fn(&Pack) -> bool,
+    mine: &dyn Fn(&LayerPack) -> bool,
 ) -> f64 {
     let fixed = &prices.fixed;
     let (size_f, size_b) = (schedule.forward_size.min(samples), schedule.backward_size.min(samples));

@@ -1,18 +1,18 @@
 //! A model as a chain of layers, which is all a schedule needs to know of it: seconds and bytes of each. Made
 //! from a training graph by `linearise`, or from plain numbers.
 
-use super::curve::Curve;
+use super::curve::SizeCurve;
 use std::ops::Range;
 
 /// One layer: what lies between two places of the model where little passes from one side to the other.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Layer {
+pub struct ChainLayer {
     /// For people.
     pub name: String,
     /// Seconds of the forward pass by micro-batch size.
-    pub forward: Curve,
+    pub forward: SizeCurve,
     /// Seconds of the backward pass alone, given what the forward pass left.
-    pub backward: Curve,
+    pub backward: SizeCurve,
     /// Seconds of the update on a device.
     pub update: f64,
     /// Seconds of the update by the host's processor.
@@ -31,19 +31,19 @@ pub struct Layer {
     /// Bytes a sample that are handed to the layer before in the backward pass; none for the first.
     pub input_gradient: u64,
     /// Bytes of the forward pass for each layer of a pack, weights apart: they add up over a pack.
-    pub forward_kept: Curve,
+    pub forward_kept: SizeCurve,
     /// Bytes of the forward pass that a pack needs for one of its layers at a time.
-    pub forward_working: Curve,
+    pub forward_working: SizeCurve,
     /// Bytes that the backward pass needs of the forward pass: they add up over a pack.
-    pub backward_kept: Curve,
+    pub backward_kept: SizeCurve,
     /// Bytes of the backward pass that a pack needs for one of its layers at a time.
-    pub backward_working: Curve,
+    pub backward_working: SizeCurve,
 }
 
 /// Bytes that a layer's backward pass sends to an earlier layer that is not its neighbour, once for each
 /// micro-batch: the gradient of a weight that both use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Far {
+pub struct DistantGradient {
     /// The layer that makes it.
     pub from: usize,
     /// The layer that needs it.
@@ -54,16 +54,16 @@ pub struct Far {
 
 /// Layers in the order in which the forward pass runs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Chain {
+pub struct LayerChain {
     /// The layers.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<ChainLayer>,
     /// No update may begin before all gradients are there (norms over all of them).
     pub joint_update: bool,
     /// What passes between layers that are no neighbours.
-    pub far: Vec<Far>,
+    pub far: Vec<DistantGradient>,
 }
 
-impl Chain {
+impl LayerChain {
     /// Bytes of all weights.
     pub fn weights(&self) -> u64 {
         self.layers.iter().map(|l| l.weights).sum()
@@ -90,7 +90,7 @@ impl<T: Copy + Default + std::ops::Add<Output = T> + std::ops::Sub<Output = T>> 
 
 /// What does not depend on the micro-batch size, summed.
 #[derive(Clone, Debug)]
-pub(crate) struct Fixed {
+pub(crate) struct FixedSums {
     /// Weights and buffers: what is fetched.
     pub(crate) fetched: Sums<u64>,
     pub(crate) weights: Sums<u64>,
@@ -100,10 +100,10 @@ pub(crate) struct Fixed {
     pub(crate) update_on_host: Sums<f64>,
 }
 
-impl Fixed {
-    pub(crate) fn of(chain: &Chain) -> Fixed {
+impl FixedSums {
+    pub(crate) fn of(chain: &LayerChain) -> FixedSums {
         let layers = || chain.layers.iter();
-        Fixed {
+        FixedSums {
             fetched: Sums::new(layers().map(|l| l.weights + l.buffers)),
             weights: Sums::new(layers().map(|l| l.weights)),
             gradients: Sums::new(layers().map(|l| l.gradients)),
@@ -126,9 +126,9 @@ pub(crate) struct AtSize {
 }
 
 impl AtSize {
-    pub(crate) fn of(chain: &Chain, size: u32) -> AtSize {
+    pub(crate) fn of(chain: &LayerChain, size: u32) -> AtSize {
         let layers = || chain.layers.iter();
-        let bytes = |curve: &Curve| curve.at(size).ceil() as u64;
+        let bytes = |curve: &SizeCurve| curve.at(size).ceil() as u64;
         AtSize {
             forward: Sums::new(layers().map(|l| l.forward.at(size))),
             backward: Sums::new(layers().map(|l| l.backward.at(size))),
@@ -154,15 +154,15 @@ impl AtSize {
 
 /// A chain's sums, made once for every size that is asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Prices<'a> {
-    pub(crate) chain: &'a Chain,
-    pub(crate) fixed: Fixed,
+pub(crate) struct ChainPrices<'a> {
+    pub(crate) chain: &'a LayerChain,
+    pub(crate) fixed: FixedSums,
     sizes: Vec<Option<AtSize>>,
 }
 
-impl<'a> Prices<'a> {
-    pub(crate) fn new(chain: &'a Chain) -> Prices<'a> {
-        Prices { chain, fixed: Fixed::of(chain), sizes: Vec::new() }
+impl<'a> ChainPrices<'a> {
+    pub(crate) fn new(chain: &'a LayerChain) -> ChainPrices<'a> {
+        ChainPrices { chain, fixed: FixedSums::of(chain), sizes: Vec::new() }
     }
 
     /// Makes sure that a size is there.

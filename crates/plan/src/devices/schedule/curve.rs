@@ -3,23 +3,23 @@
 
 /// A function of the micro-batch size.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Curve {
+pub struct SizeCurve {
     /// (size, amount), sorted by size.
     points: Vec<(u32, f64)>,
 }
 
-impl Curve {
+impl SizeCurve {
     /// Through these points, in any order; of several for one size the last counts.
-    pub fn new(mut points: Vec<(u32, f64)>) -> Curve {
+    pub fn new(mut points: Vec<(u32, f64)>) -> SizeCurve {
         points.reverse();
         points.sort_by_key(|(size, _)| *size);
         points.dedup_by_key(|(size, _)| *size);
-        Curve { points }
+        SizeCurve { points }
     }
 
     /// `fixed + each * size`.
-    pub fn line(fixed: f64, each: f64) -> Curve {
-        Curve { points: vec![(0, fixed), (1, fixed + each)] }
+    pub fn line(fixed: f64, each: f64) -> SizeCurve {
+        SizeCurve { points: vec![(0, fixed), (1, fixed + each)] }
     }
 
     /// The amount for a size; beyond the points the nearest line goes on, but never below zero. A single
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn between_and_beyond_its_points() {
-        let measured = Curve::new(vec![(4, 10.0), (1, 9.0), (1, 4.0), (8, 30.0)]);
+        let measured = SizeCurve::new(vec![(4, 10.0), (1, 9.0), (1, 4.0), (8, 30.0)]);
         for (curve, size, want) in [
             (&measured, 1, 4.0),
             (&measured, 2, 6.0),
@@ -57,10 +57,10 @@ mod tests {
             (&measured, 6, 20.0),
             (&measured, 10, 40.0),
             (&measured, 0, 2.0),
-            (&Curve::line(1.0, 2.0), 5, 11.0),
-            (&Curve::new(vec![(2, 3.0)]), 6, 9.0),
-            (&Curve::default(), 3, 0.0),
-            (&Curve::new(vec![(2, 1.0), (3, 5.0)]), 0, 0.0),
+            (&SizeCurve::line(1.0, 2.0), 5, 11.0),
+            (&SizeCurve::new(vec![(2, 3.0)]), 6, 9.0),
+            (&SizeCurve::default(), 3, 0.0),
+            (&SizeCurve::new(vec![(2, 1.0), (3, 5.0)]), 0, 0.0),
         ] {
             assert_eq!(curve.at(size), want, "{curve:?} at {size}");
         }

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 
 /// What an operation takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Work {
+pub(crate) enum EngineWork {
     Seconds(f64),
     /// Bytes over a device's host link.
     Move {
@@ -17,7 +17,7 @@ pub(crate) enum Work {
 
 /// Links that moves share. Each belongs to a trunk, which all links of one direction share.
 #[derive(Clone, Debug)]
-pub(crate) struct Wires {
+pub(crate) struct EngineLinks {
     /// By link: bytes a second, and its trunk.
     pub(crate) links: Vec<(f64, u32)>,
     /// By trunk: bytes a second.
@@ -27,7 +27,7 @@ pub(crate) struct Wires {
 /// Operations and what each waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Engine {
-    work: Vec<Work>,
+    work: Vec<EngineWork>,
     waits: Vec<u32>,
     /// By operation: the first of those that wait for it, in `edges`.
     first: Vec<u32>,
@@ -46,7 +46,7 @@ impl Engine {
     }
 
     /// Appends an operation to a stream; [`NONE`] among the dependencies is ignored.
-    pub(crate) fn add(&mut self, stream: usize, work: Work, after: &[u32]) -> u32 {
+    pub(crate) fn add(&mut self, stream: usize, work: EngineWork, after: &[u32]) -> u32 {
         let op = self.work.len() as u32;
         self.work.push(work);
         self.waits.push(0);
@@ -67,7 +67,7 @@ impl Engine {
     }
 
     /// When each operation ends; none if they wait for each other for ever.
-    pub(crate) fn run(&self, wires: &Wires) -> Option<Vec<f64>> {
+    pub(crate) fn run(&self, wires: &EngineLinks) -> Option<Vec<f64>> {
         let mut waits = self.waits.clone();
         let mut ends = vec![f64::INFINITY; self.work.len()];
         let mut heap: BinaryHeap<End> = BinaryHeap::new();
@@ -79,12 +79,12 @@ impl Engine {
             changed = false;
             while let Some(op) = ready.pop() {
                 match self.work[op as usize] {
-                    Work::Move { bytes, link } if bytes > 0.0 => {
+                    EngineWork::Move { bytes, link } if bytes > 0.0 => {
                         moves.push(Moving { op, link, left: bytes, rate: 0.0 });
                         changed = true;
                     }
-                    Work::Move { .. } => heap.push(End { at: now, op }),
-                    Work::Seconds(seconds) => heap.push(End { at: now + seconds, op }),
+                    EngineWork::Move { .. } => heap.push(End { at: now, op }),
+                    EngineWork::Seconds(seconds) => heap.push(End { at: now + seconds, op }),
                 }
             }
             if changed {
@@ -143,7 +143,7 @@ struct Moving {
 }
 
 /// A link is shared evenly by its moves, a trunk by all moves on it.
-fn share(moves: &mut [Moving], wires: &Wires) {
+fn share(moves: &mut [Moving], wires: &EngineLinks) {
     let on = |moves: &[Moving], link: u32| moves.iter().filter(|m| m.link == link).count() as f64;
     let busy = |moves: &[Moving], trunk: u32| {
         moves.iter().filter(|m| wires.links[m.link as usize].1 == trunk).count() as f64
@@ -185,21 +185,21 @@ impl Eq for End {}
 mod tests {
     use super::*;
 
-    fn wires(link: f64, trunk: f64) -> Wires {
-        Wires { links: vec![(link, 0), (link, 0)], trunks: vec![trunk] }
+    fn wires(link: f64, trunk: f64) -> EngineLinks {
+        EngineLinks { links: vec![(link, 0), (link, 0)], trunks: vec![trunk] }
     }
 
     #[test]
     fn streams_wait_and_links_are_shared() {
         let mut engine = Engine::new(3);
-        let a = engine.add(0, Work::Seconds(1.0), &[]);
-        let b = engine.add(1, Work::Seconds(2.0), &[]);
-        let c = engine.add(0, Work::Seconds(1.0), &[b, NONE]);
+        let a = engine.add(0, EngineWork::Seconds(1.0), &[]);
+        let b = engine.add(1, EngineWork::Seconds(2.0), &[]);
+        let c = engine.add(0, EngineWork::Seconds(1.0), &[b, NONE]);
         assert_eq!(engine.run(&wires(1.0, 1.0)), Some(vec![1.0, 2.0, 3.0]));
         let two = |link, trunk| {
             let mut engine = Engine::new(2);
-            engine.add(0, Work::Move { bytes: 6.0, link: 0 }, &[]);
-            engine.add(1, Work::Move { bytes: 2.0, link: 1 }, &[]);
+            engine.add(0, EngineWork::Move { bytes: 6.0, link: 0 }, &[]);
+            engine.add(1, EngineWork::Move { bytes: 2.0, link: 1 }, &[]);
             engine.run(&wires(link, trunk))
         };
         // Alone a link gives its own rate; together no more than the trunk.
@@ -211,8 +211,8 @@ mod tests {
     #[test]
     fn what_waits_for_ever_has_no_end() {
         let mut engine = Engine::new(2);
-        let a = engine.add(0, Work::Seconds(1.0), &[]);
-        let b = engine.add(1, Work::Seconds(1.0), &[a]);
+        let a = engine.add(0, EngineWork::Seconds(1.0), &[]);
+        let b = engine.add(1, EngineWork::Seconds(1.0), &[a]);
         engine.wait(a, b);
         assert_eq!(engine.run(&wires(1.0, 1.0)), None);
     }

@@ -4,7 +4,7 @@
 mod assign;
 mod measure;
 
-use super::{Chain, ScheduleError};
+use super::{LayerChain, ScheduleError};
 use crate::step::readers::Readers;
 use crate::time::cost::Rates;
 use gulliver_graph::dim::BATCH;
@@ -14,9 +14,9 @@ use gulliver_graph::kinds::Kinds;
 
 /// A graph as a chain. A sample of the chain is the input the sizes describe: one partial of a job's batch.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Linear {
+pub struct LinearGraph {
     /// The layers.
-    pub chain: Chain,
+    pub chain: LayerChain,
     /// By node of the graph, of any phase: its layer.
     pub layer_of: Vec<u32>,
     /// By value of the graph: for a weight, the layer that updates it, which is the first to read it; for other
@@ -33,7 +33,7 @@ pub fn linearise(
     device: &Rates,
     host: &Rates,
     most: usize,
-) -> Result<Linear, ScheduleError> {
+) -> Result<LinearGraph, ScheduleError> {
     if graph.nodes.iter().any(|node| node.objective > 0) {
         return Err(ScheduleError::SeveralObjectives);
     }
@@ -44,7 +44,7 @@ pub fn linearise(
     let forward = layers_of_forward(graph, &sized, most.max(1));
     let assigned = assign::assign(graph, &sized.readers.root, forward);
     let chain = measure::measure(graph, &sized, &assigned);
-    Ok(Linear { chain, layer_of: assigned.layer_of, home_of: assigned.home_of })
+    Ok(LinearGraph { chain, layer_of: assigned.layer_of, home_of: assigned.home_of })
 }
 
 /// What nodes and values take, for one sample and for two.

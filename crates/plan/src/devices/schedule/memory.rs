@@ -1,25 +1,25 @@
 //! What a device has room for: the bytes each task needs, and what stays on the device between two tasks because
 //! there is room for it in all tasks between. Everything else waits on the host.
 
-use super::chain::{AtSize, Fixed};
-use super::task::{Kind, Schedule, Task, UpdateOn};
-use super::{Chain, Layer, Machine};
+use super::chain::{AtSize, FixedSums};
+use super::task::{PackSchedule, PackTask, TaskPhase, UpdateOn};
+use super::{ChainLayer, LayerChain, ScheduleMachine};
 use std::ops::Range;
 
 /// What a schedule is looked at with: the chain's sums for its sizes.
-pub(crate) struct Scene<'a> {
-    pub(crate) chain: &'a Chain,
-    pub(crate) machine: &'a Machine,
-    pub(crate) schedule: &'a Schedule,
-    pub(crate) fixed: &'a Fixed,
+pub(crate) struct ScheduleScene<'a> {
+    pub(crate) chain: &'a LayerChain,
+    pub(crate) machine: &'a ScheduleMachine,
+    pub(crate) schedule: &'a PackSchedule,
+    pub(crate) fixed: &'a FixedSums,
     pub(crate) forward: &'a AtSize,
     pub(crate) backward: &'a AtSize,
-    pub(crate) tasks: &'a [Task],
+    pub(crate) tasks: &'a [PackTask],
 }
 
 /// What stays, by lane (a device of data parallel, or the one pipeline) and pack.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Lane {
+pub(crate) struct KeptInLane {
     /// By forward pack: what it hands on waits on the device that needs it.
     pub(crate) value: Vec<bool>,
     /// By backward pack: the gradient it hands on does.
@@ -40,8 +40,8 @@ pub(crate) struct Lane {
 
 /// What stays, and the room that is left.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
-    pub(crate) lanes: Vec<Lane>,
+pub(crate) struct KeptOnDevices {
+    pub(crate) lanes: Vec<KeptInLane>,
     /// By task: bytes in use.
     pub(crate) used: Vec<u64>,
     /// By task: the task before it on its device.
@@ -49,7 +49,7 @@ pub(crate) struct Kept {
 }
 
 #[derive(Clone, Copy)]
-enum What {
+enum Keepable {
     Value(usize),
     Gradient(usize),
     Between(usize),
@@ -69,23 +69,23 @@ struct Item {
     bytes: u64,
     /// Bytes over the host link saved by a byte that stays.
     gain: f64,
-    what: What,
+    what: Keepable,
 }
 
 /// After the last layer nothing enters.
-fn entering(chain: &Chain, layer: usize, samples: u32) -> u64 {
+fn entering(chain: &LayerChain, layer: usize, samples: u32) -> u64 {
     chain.layers.get(layer).map_or(0, |l| l.input * u64::from(samples))
 }
 
-fn handed_down(chain: &Chain, layer: usize, samples: u32) -> u64 {
+fn handed_down(chain: &LayerChain, layer: usize, samples: u32) -> u64 {
     chain.layers.get(layer).map_or(0, |l| l.input_gradient * u64::from(samples))
 }
 
 /// Bytes that packs need on a device while they run.
 pub(crate) struct Needs<'a> {
-    pub(crate) chain: &'a Chain,
-    pub(crate) fixed: &'a Fixed,
-    pub(crate) machine: &'a Machine,
+    pub(crate) chain: &'a LayerChain,
+    pub(crate) fixed: &'a FixedSums,
+    pub(crate) machine: &'a ScheduleMachine,
 }
 
 impl Needs<'_> {
@@ -113,7 +113,7 @@ impl Needs<'_> {
     }
 
     /// What goes through a pack layer by layer needs, with the next layer's on its way where that fits.
-    pub(crate) fn one_by_one(&self, layers: &Range<usize>, bytes: impl Fn(&Layer) -> u64) -> u64 {
+    pub(crate) fn one_by_one(&self, layers: &Range<usize>, bytes: impl Fn(&ChainLayer) -> u64) -> u64 {
         let layers = &self.chain.layers[layers.clone()];
         let all: u64 = layers.iter().map(&bytes).sum();
         let largest = layers.iter().map(&bytes).max().unwrap_or(0);
@@ -123,7 +123,7 @@ impl Needs<'_> {
     }
 }
 
-impl Scene<'_> {
+impl ScheduleScene<'_> {
     /// Bytes of the values that enter a layer, of so many samples.
     pub(crate) fn entering(&self, layer: usize, samples: u32) -> u64 {
         entering(self.chain, layer, samples)
@@ -135,20 +135,20 @@ impl Scene<'_> {
     }
 
     /// Bytes a task needs whatever stays.
-    fn need(&self, task: &Task) -> u64 {
+    fn need(&self, task: &PackTask) -> u64 {
         let needs = Needs { chain: self.chain, fixed: self.fixed, machine: self.machine };
         match task.kind {
-            Kind::Forward => needs.forward(&task.layers, self.schedule.forward_size, self.forward),
-            Kind::Backward => {
+            TaskPhase::Forward => needs.forward(&task.layers, self.schedule.forward_size, self.forward),
+            TaskPhase::Backward => {
                 let schedule = self.schedule;
                 needs.backward(&task.layers, schedule.backward_size, self.backward, schedule.update)
             }
-            Kind::Update => needs.one_by_one(&task.layers, |l| l.weights + l.gradients + l.state),
+            TaskPhase::Update => needs.one_by_one(&task.layers, |l| l.weights + l.gradients + l.state),
         }
     }
 
     /// What stays. None if a task alone is too large.
-    pub(crate) fn keep(&self) -> Option<Kept> {
+    pub(crate) fn keep(&self) -> Option<KeptOnDevices> {
         let (schedule, tasks) = (self.schedule, self.tasks);
         let mut lists: Vec<Vec<usize>> = vec![Vec::new(); schedule.devices];
         let mut at = Vec::with_capacity(tasks.len());
@@ -171,10 +171,11 @@ impl Scene<'_> {
             }
         }
         let (mut lanes, mut items) = (Vec::new(), Vec::new());
-        let lane_count = if schedule.mode == super::Mode::DataParallel { schedule.devices } else { 1 };
+        let lane_count =
+            if schedule.mode == super::ScheduleMode::DataParallel { schedule.devices } else { 1 };
         for lane in 0..lane_count {
             let (f, b) = (schedule.forward.len(), schedule.backward.len());
-            lanes.push(Lane {
+            lanes.push(KeptInLane {
                 value: vec![false; f],
                 gradient: vec![false; b],
                 there_forward: vec![0; f],
@@ -200,7 +201,7 @@ impl Scene<'_> {
                 Some((from, to)) if from <= to => from <= i && i <= to,
                 Some((from, to)) => i >= from || i <= to,
             };
-            let passes = matches!(item.what, What::Value(_) | What::Gradient(_));
+            let passes = matches!(item.what, Keepable::Value(_) | Keepable::Gradient(_));
             let free = passes && !self.machine.counts_buffers;
             let fits = |i: usize| used[list[i]] + ahead[list[i]] + item.bytes <= memory(list[i]);
             if free || (0..list.len()).filter(|i| span(*i)).all(fits) {
@@ -210,7 +211,7 @@ impl Scene<'_> {
                 stay(&mut lanes[item.lane], item);
             }
         }
-        Some(Kept { lanes, used, before })
+        Some(KeptOnDevices { lanes, used, before })
     }
 
     fn items(&self, lane: usize, lanes: usize, at: &[usize], lists: &[Vec<usize>], items: &mut Vec<Item>) {
@@ -235,12 +236,12 @@ impl Scene<'_> {
         for (i, pack) in forward.iter().enumerate() {
             let to = if i + 1 < forward.len() { index_f(i + 1) } else { index_b(backward.len() - 1) };
             let bytes = self.entering(pack.layers.end, samples);
-            item(device(to), arrival(index_f(i), to), bytes, first, What::Value(i));
+            item(device(to), arrival(index_f(i), to), bytes, first, Keepable::Value(i));
         }
         for (j, pack) in backward.iter().enumerate().skip(1) {
             let bytes = self.handed_down(pack.layers.start, samples);
             let to = index_b(j - 1);
-            item(device(to), arrival(index_b(j), to), bytes, first, What::Gradient(j));
+            item(device(to), arrival(index_b(j), to), bytes, first, Keepable::Gradient(j));
         }
         let updates = schedule.update == UpdateOn::Device && !self.chain.joint_update;
         let between = |from: usize, to: usize| (from + 1 < to).then(|| (from + 1, to - 1));
@@ -263,21 +264,21 @@ impl Scene<'_> {
                 let f = index_f(k);
                 if device(f) == device(b) {
                     let bytes = self.fixed.fetched.of(&both);
-                    item(device(b), between(at[f], at[b]), bytes, 1.0, What::Between(j));
+                    item(device(b), between(at[f], at[b]), bytes, 1.0, Keepable::Between(j));
                     if updates {
                         let span = around(device(b), at[b], at[f]);
-                        item(device(b), span, bytes, 2.0, What::Next(k, j));
+                        item(device(b), span, bytes, 2.0, Keepable::Next(k, j));
                     }
                 }
                 k += 1;
             }
             if updates && j + 1 == backward.len() {
                 let bytes = self.fixed.fetched.of(&pack.layers);
-                item(device(b), around(device(b), at[b], at[b]), bytes, 2.0, What::Fused(j));
+                item(device(b), around(device(b), at[b], at[b]), bytes, 2.0, Keepable::Fused(j));
             }
             let all = Some((0, lists[device(b)].len() - 1));
             if updates {
-                item(device(b), all, self.fixed.state.of(&pack.layers), 2.0, What::State(j));
+                item(device(b), all, self.fixed.state.of(&pack.layers), 2.0, Keepable::State(j));
             }
             let Some(f) = forward.get(i).map(|_| index_f(i)).filter(|f| device(*f) == device(b)) else {
                 continue;
@@ -285,35 +286,35 @@ impl Scene<'_> {
             let input = self.entering(pack.layers.start, samples);
             // Data need not be written to the host, which has them.
             let gain = if pack.layers.start > 0 { 2.0 } else { 1.0 };
-            item(device(b), Some((at[f], at[b])), input, gain, What::Stash(j));
+            item(device(b), Some((at[f], at[b])), input, gain, Keepable::Stash(j));
             if forward[i].layers == pack.layers {
                 let pieces = &self.tasks[b].pieces;
                 let bytes = self.backward.backward_kept.of(&pack.layers) * pieces.len() as u64 + input;
                 let again = self.backward.forward.of(&pack.layers) * pieces.len() as f64;
                 let saved = again * self.machine.devices[device(b)].to_host + 2.0 * input as f64;
                 let gain = saved / bytes.max(1) as f64;
-                item(device(b), Some((at[f], at[b])), bytes, gain, What::Inside(j));
+                item(device(b), Some((at[f], at[b])), bytes, gain, Keepable::Inside(j));
             }
         }
     }
 }
 
-fn stay(lane: &mut Lane, item: &Item) {
+fn stay(lane: &mut KeptInLane, item: &Item) {
     match item.what {
-        What::Value(i) => lane.value[i] = true,
-        What::Gradient(j) => lane.gradient[j] = true,
-        What::Between(j) => lane.there_backward[j] += item.bytes,
-        What::Next(i, j) => {
+        Keepable::Value(i) => lane.value[i] = true,
+        Keepable::Gradient(j) => lane.gradient[j] = true,
+        Keepable::Between(j) => lane.there_backward[j] += item.bytes,
+        Keepable::Next(i, j) => {
             lane.there_forward[i] += item.bytes;
             lane.unwritten[j] += item.bytes;
         }
-        What::Fused(j) => {
+        Keepable::Fused(j) => {
             lane.there_backward[j] += item.bytes;
             lane.unwritten[j] += item.bytes;
         }
-        What::State(j) => lane.state[j] = true,
-        What::Stash(j) => lane.stash[j] = true,
-        What::Inside(j) => {
+        Keepable::State(j) => lane.state[j] = true,
+        Keepable::Stash(j) => lane.stash[j] = true,
+        Keepable::Inside(j) => {
             lane.inside[j] = true;
             lane.stash[j] = true;
         }

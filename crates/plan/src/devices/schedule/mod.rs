@@ -17,21 +17,23 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-pub use chain::{Chain, Far, Layer};
-pub use curve::Curve;
-pub use linear::{Linear, linearise};
-pub use outcome::{Link, Moved, Outcome, What};
-pub use search::{Options, Ranked, search};
+pub use chain::{ChainLayer, DistantGradient, LayerChain};
+pub use curve::SizeCurve;
+pub use linear::{LinearGraph, linearise};
+pub use outcome::{MovedBytes, MovedKind, MovedOver, ScheduleOutcome};
+pub use search::{RankedSchedule, ScheduleOptions, search};
 pub use simulate::simulate;
-pub use task::{Kind, Mode, Pack, Rotation, Schedule, Task, UpdateOn, pieces, shares, tasks};
+pub use task::{
+    LayerPack, PackRotation, PackSchedule, PackTask, ScheduleMode, TaskPhase, UpdateOn, pieces, shares, tasks,
+};
 
 use gulliver_graph::dim::DimError;
 
 /// The devices, what is between them, and what is counted.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Machine {
+pub struct ScheduleMachine {
     /// By device.
-    pub devices: Vec<Device>,
+    pub devices: Vec<ScheduleDevice>,
     /// Bytes a second of the host's own link, which all devices share, in each direction; none is no limit.
     pub uplink: Option<f64>,
     /// Bytes a second from device to device; none if all goes through the host.
@@ -47,7 +49,7 @@ pub struct Machine {
 
 /// One device.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Device {
+pub struct ScheduleDevice {
     /// Bytes of memory.
     pub memory: u64,
     /// How fast it computes; 1 takes the seconds of the chain.
@@ -58,11 +60,11 @@ pub struct Device {
     pub to_host: f64,
 }
 
-impl Machine {
+impl ScheduleMachine {
     /// Equal devices, each with a link of this many bytes a second in each direction.
-    pub fn even(devices: usize, memory: u64, link: f64) -> Machine {
-        let device = Device { memory, speed: 1.0, to_device: link, to_host: link };
-        Machine {
+    pub fn even(devices: usize, memory: u64, link: f64) -> ScheduleMachine {
+        let device = ScheduleDevice { memory, speed: 1.0, to_device: link, to_host: link };
+        ScheduleMachine {
             devices: vec![device; devices],
             uplink: None,
             peer: Some(link),
@@ -70,23 +72,6 @@ impl Machine {
             per_task: 0.0,
             counts_buffers: true,
         }
-    }
-
-    /// The machine in which every so many neighbours share each pack and act as one device: their memory and
-    /// links together, their speed times an efficiency. Devices left over are not used.
-    pub fn grouped(&self, width: usize, efficiency: f64) -> Machine {
-        let group = |group: &[Device]| {
-            let least = |f: fn(&Device) -> f64| group.iter().map(f).fold(f64::INFINITY, f64::min);
-            let width = group.len() as f64;
-            Device {
-                memory: group.iter().map(|d| d.memory).min().unwrap_or(0) * group.len() as u64,
-                speed: least(|d| d.speed) * width * if group.len() > 1 { efficiency } else { 1.0 },
-                to_device: least(|d| d.to_device) * width,
-                to_host: least(|d| d.to_host) * width,
-            }
-        };
-        let devices = self.devices.chunks_exact(width.max(1)).map(group).collect();
-        Machine { devices, peer: self.peer.map(|rate| rate * width as f64), ..self.clone() }
     }
 }
 

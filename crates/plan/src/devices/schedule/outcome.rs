@@ -5,7 +5,7 @@ use serde::Serialize;
 /// What is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum MovedKind {
     /// Weights, and buffers that come with them.
     Weights,
     /// Gradients of weights.
@@ -21,7 +21,7 @@ pub enum What {
 /// Over what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Link {
+pub enum MovedOver {
     /// From the host.
     ToDevice,
     /// To the host.
@@ -30,21 +30,21 @@ pub enum Link {
     Peer,
 }
 
-/// Bytes of one device in one step, by [`Link`] and [`What`].
+/// Bytes of one device in one step, by [`MovedOver`] and [`MovedKind`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Moved {
+pub struct MovedBytes {
     /// By link, then by what.
     pub bytes: [[u64; 5]; 3],
 }
 
-impl Moved {
+impl MovedBytes {
     /// Bytes of one kind over one link.
-    pub fn of(&self, link: Link, what: What) -> u64 {
+    pub fn of(&self, link: MovedOver, what: MovedKind) -> u64 {
         self.bytes[link as usize][what as usize]
     }
 
     /// Counts some bytes.
-    pub fn add(&mut self, link: Link, what: What, bytes: u64) {
+    pub fn add(&mut self, link: MovedOver, what: MovedKind, bytes: u64) {
         self.bytes[link as usize][what as usize] += bytes;
     }
 
@@ -56,7 +56,7 @@ impl Moved {
 
 /// What a schedule comes to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct ScheduleOutcome {
     /// Seconds of a step; infinite if tasks wait for each other for ever.
     pub seconds: f64,
     /// By device: seconds it computes.
@@ -64,22 +64,22 @@ pub struct Outcome {
     /// By device: most bytes in use.
     pub peaks: Vec<u64>,
     /// By device: bytes moved.
-    pub moved: Vec<Moved>,
+    pub moved: Vec<MovedBytes>,
 }
 
-impl Outcome {
+impl ScheduleOutcome {
     /// The share of the time in which devices do not compute.
     pub fn idle(&self) -> f64 {
         1.0 - self.busy.iter().sum::<f64>() / (self.seconds * self.busy.len() as f64)
     }
 
     /// Bytes of one kind to and from the host, over all devices.
-    pub fn swapped(&self, what: What) -> u64 {
-        self.moved.iter().map(|m| m.of(Link::ToDevice, what) + m.of(Link::ToHost, what)).sum()
+    pub fn swapped(&self, what: MovedKind) -> u64 {
+        self.moved.iter().map(|m| m.of(MovedOver::ToDevice, what) + m.of(MovedOver::ToHost, what)).sum()
     }
 
     /// All bytes to and from the host.
     pub fn swap_load(&self) -> u64 {
-        self.moved.iter().map(Moved::swapped).sum()
+        self.moved.iter().map(MovedBytes::swapped).sum()
     }
 }

@@ -3,30 +3,27 @@
 //! lower bound is above the best that was found.
 
 use super::bound::{bound, traffic};
-use super::chain::Prices;
+use super::chain::ChainPrices;
 use super::memory::Needs;
 use super::pack::{Packer, Packs};
 use super::simulate::timed;
-use super::task::{Mode, Pack, Rotation, Schedule, UpdateOn, pieces, shares};
-use super::{Chain, Machine, Outcome, ScheduleError};
+use super::task::{LayerPack, PackRotation, PackSchedule, ScheduleMode, UpdateOn, pieces, shares};
+use super::{LayerChain, ScheduleError, ScheduleMachine, ScheduleOutcome};
 use serde::Serialize;
 use std::ops::Range;
 
 /// What is searched.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct ScheduleOptions {
     /// Samples of a step.
     pub batch: u32,
     /// Ways to divide work.
-    pub modes: Vec<Mode>,
+    pub modes: Vec<ScheduleMode>,
     /// Micro-batch sizes that may be used; none is any.
     pub sizes: Option<Vec<u32>>,
     /// Who may run the optimizer.
     pub updates: Vec<UpdateOn>,
-    /// Numbers of devices that may share a pack, with the share of their speed that is left: 1 is always
-    /// tried.
-    pub widths: Vec<(usize, f64)>,
-    /// Fewest devices (groups of them) that may be used; more are tried up to all.
+    /// Fewest devices that may be used; more are tried up to all.
     pub least_devices: usize,
     /// Schedules that take at most this share longer than the fastest count as equally fast: of these, the one
     /// that moves fewest bytes over the host's link comes first.
@@ -37,19 +34,18 @@ pub struct Options {
     pub limit: usize,
 }
 
-impl Options {
+impl ScheduleOptions {
     /// Everything, for so many samples a step.
-    pub fn new(batch: u32) -> Options {
-        Options {
+    pub fn new(batch: u32) -> ScheduleOptions {
+        ScheduleOptions {
             batch,
             modes: vec![
-                Mode::DataParallel,
-                Mode::Pipeline(Rotation::SameHome),
-                Mode::Pipeline(Rotation::Continuing),
+                ScheduleMode::DataParallel,
+                ScheduleMode::Pipeline(PackRotation::SameDevice),
+                ScheduleMode::Pipeline(PackRotation::Continuing),
             ],
             sizes: None,
             updates: vec![UpdateOn::Device, UpdateOn::Host],
-            widths: Vec::new(),
             least_devices: 1,
             slack: 0.0,
             top: 10,
@@ -60,39 +56,39 @@ impl Options {
 
 /// A schedule and what it comes to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Ranked {
+pub struct RankedSchedule {
     /// What is decided.
-    pub schedule: Schedule,
+    pub schedule: PackSchedule,
     /// What it takes.
-    pub outcome: Outcome,
+    pub outcome: ScheduleOutcome,
 }
 
 /// The best schedules found, fastest first; equally fast ones by fewer bytes over the host's link, then by fewer
 /// devices. The best of every mode and number of devices is among those that were simulated.
-pub fn search(chain: &Chain, machine: &Machine, options: &Options) -> Result<Vec<Ranked>, ScheduleError> {
+pub fn search(
+    chain: &LayerChain,
+    machine: &ScheduleMachine,
+    options: &ScheduleOptions,
+) -> Result<Vec<RankedSchedule>, ScheduleError> {
     check(chain, machine, options)?;
-    let mut found: Vec<Ranked> = Vec::new();
-    let widths = [(1, 1.0)].into_iter().chain(options.widths.iter().copied().filter(|(w, _)| *w > 1));
-    let machines: Vec<(usize, Machine)> = widths.map(|(w, e)| (w, machine.grouped(w, e))).collect();
-    let mut prices = Prices::new(chain);
-    let mut groups: Vec<(usize, Vec<Candidate>)> = Vec::new();
-    for (at, (width, machine)) in machines.iter().enumerate() {
-        for devices in options.least_devices.max(1)..=machine.devices.len() {
-            for &mode in options.modes.iter().filter(|mode| useful(options, **mode, devices)) {
-                let group = Group { machine, options, width: *width, devices, mode };
-                let mut candidates = group.candidates(&mut prices);
-                candidates.sort_by(|a, b| a.expected.total_cmp(&b.expected));
-                groups.push((at, candidates));
-            }
+    let mut found: Vec<RankedSchedule> = Vec::new();
+    let mut prices = ChainPrices::new(chain);
+    let mut groups: Vec<Vec<Candidate>> = Vec::new();
+    for devices in options.least_devices.max(1)..=machine.devices.len() {
+        for &mode in options.modes.iter().filter(|mode| useful(options, **mode, devices)) {
+            let group = Group { machine, options, devices, mode };
+            let mut candidates = group.candidates(&mut prices);
+            candidates.sort_by(|a, b| a.expected.total_cmp(&b.expected));
+            groups.push(candidates);
         }
     }
     // The groups that promise most first: what they find rules out much of the others.
-    groups.retain(|(_, candidates)| !candidates.is_empty());
-    groups.sort_by(|a, b| a.1[0].expected.total_cmp(&b.1[0].expected));
+    groups.retain(|candidates| !candidates.is_empty());
+    groups.sort_by(|a, b| a[0].expected.total_cmp(&b[0].expected));
     let each = (options.limit / groups.len().max(1)).max(4);
     let mut best = f64::INFINITY;
     let slack = 1.0 + options.slack.max(0.0);
-    for (at, candidates) in groups {
+    for candidates in groups {
         let mut tried = 0;
         for candidate in candidates {
             if tried >= each {
@@ -101,9 +97,9 @@ pub fn search(chain: &Chain, machine: &Machine, options: &Options) -> Result<Vec
             if tried > 0 && candidate.bound >= best * slack {
                 continue;
             }
-            if let Some(outcome) = timed(&prices, &machines[at].1, &candidate.schedule) {
+            if let Some(outcome) = timed(&prices, machine, &candidate.schedule) {
                 best = best.min(outcome.seconds);
-                found.push(Ranked { schedule: candidate.schedule, outcome });
+                found.push(RankedSchedule { schedule: candidate.schedule, outcome });
                 tried += 1;
             }
         }
@@ -112,8 +108,9 @@ pub fn search(chain: &Chain, machine: &Machine, options: &Options) -> Result<Vec
         return Err(too_large(chain, machine, options, &mut prices));
     }
     found.sort_by(|a, b| {
-        let seconds = |r: &Ranked| if r.outcome.seconds <= best * slack { 0.0 } else { r.outcome.seconds };
-        let key = |r: &Ranked| (r.outcome.swap_load(), r.schedule.devices * r.schedule.width);
+        let seconds =
+            |r: &RankedSchedule| if r.outcome.seconds <= best * slack { 0.0 } else { r.outcome.seconds };
+        let key = |r: &RankedSchedule| (r.outcome.swap_load(), r.schedule.devices);
         let exact = || a.outcome.seconds.total_cmp(&b.outcome.seconds);
         seconds(a).total_cmp(&seconds(b)).then(key(a).cmp(&key(b))).then_with(exact)
     });
@@ -122,15 +119,15 @@ pub fn search(chain: &Chain, machine: &Machine, options: &Options) -> Result<Vec
 }
 
 /// One device is the same in every mode.
-fn useful(options: &Options, mode: Mode, devices: usize) -> bool {
+fn useful(options: &ScheduleOptions, mode: ScheduleMode, devices: usize) -> bool {
     match mode {
-        Mode::DataParallel => options.batch >= devices as u32,
-        Mode::Pipeline(_) => devices > 1 || options.modes[0] == mode,
+        ScheduleMode::DataParallel => options.batch >= devices as u32,
+        ScheduleMode::Pipeline(_) => devices > 1 || options.modes[0] == mode,
     }
 }
 
 struct Candidate {
-    schedule: Schedule,
+    schedule: PackSchedule,
     /// Seconds that it cannot be below.
     bound: f64,
     /// Seconds that it may take: the order in which candidates are simulated.
@@ -139,18 +136,17 @@ struct Candidate {
 
 /// What all candidates of a group have in common.
 struct Group<'a> {
-    machine: &'a Machine,
-    options: &'a Options,
-    width: usize,
+    machine: &'a ScheduleMachine,
+    options: &'a ScheduleOptions,
     devices: usize,
-    mode: Mode,
+    mode: ScheduleMode,
 }
 
 impl Group<'_> {
-    fn candidates(&self, prices: &mut Prices) -> Vec<Candidate> {
+    fn candidates(&self, prices: &mut ChainPrices) -> Vec<Candidate> {
         let shares = match self.mode {
-            Mode::DataParallel => shares(self.machine, self.devices, self.options.batch),
-            Mode::Pipeline(_) => vec![self.options.batch],
+            ScheduleMode::DataParallel => shares(self.machine, self.devices, self.options.batch),
+            ScheduleMode::Pipeline(_) => vec![self.options.batch],
         };
         if shares.contains(&0) {
             return Vec::new();
@@ -173,11 +169,11 @@ impl Group<'_> {
                             continue;
                         }
                         for forward in self.forward_packs(prices, size_f, &backward) {
-                            let pack = |layers: &Range<usize>| Pack { layers: layers.clone(), device: 0 };
-                            let mut schedule = Schedule {
+                            let pack =
+                                |layers: &Range<usize>| LayerPack { layers: layers.clone(), device: 0 };
+                            let mut schedule = PackSchedule {
                                 mode: self.mode,
                                 devices: self.devices,
-                                width: self.width,
                                 batch: self.options.batch,
                                 forward_size: size_f,
                                 backward_size: size_b,
@@ -201,7 +197,7 @@ impl Group<'_> {
         self.machine.devices[..self.devices].iter().map(|d| d.memory).min().unwrap_or(0)
     }
 
-    fn backward_packs(&self, prices: &Prices, size: u32, update: UpdateOn) -> Vec<Packs> {
+    fn backward_packs(&self, prices: &ChainPrices, size: u32, update: UpdateOn) -> Vec<Packs> {
         let at = prices.at(size);
         let needs = Needs { chain: prices.chain, fixed: &prices.fixed, machine: self.machine };
         let memory = self.memory();
@@ -228,7 +224,7 @@ impl Group<'_> {
         distinct(packs)
     }
 
-    fn forward_packs(&self, prices: &Prices, size: u32, backward: &Packs) -> Vec<Packs> {
+    fn forward_packs(&self, prices: &ChainPrices, size: u32, backward: &Packs) -> Vec<Packs> {
         let reuse = backward[..backward.len() - 1].to_vec();
         if reuse.is_empty() {
             return vec![reuse];
@@ -241,7 +237,7 @@ impl Group<'_> {
         if reuse.iter().all(fits) {
             packs.push(reuse.clone());
         }
-        if self.mode == Mode::Pipeline(Rotation::SameHome) {
+        if self.mode == ScheduleMode::Pipeline(PackRotation::SameDevice) {
             return packs;
         }
         let packer = Packer { layers: 0..reuse[reuse.len() - 1].end, fits: &fits };
@@ -256,7 +252,7 @@ impl Group<'_> {
 
     /// Numbers of packs worth trying, given the fewest that fit.
     fn counts(&self, fewest: usize, layers: usize) -> Vec<usize> {
-        let n = if self.mode == Mode::DataParallel { 1 } else { self.devices };
+        let n = if self.mode == ScheduleMode::DataParallel { 1 } else { self.devices };
         let round = fewest.next_multiple_of(n);
         let mut counts = vec![fewest, fewest + 1, round, round + 1, round + n, round + n + 1, round + 2 * n];
         counts.extend([3 * fewest / 2, 2 * round, 3 * round]);
@@ -277,7 +273,7 @@ fn distinct(mut packs: Vec<Packs>) -> Vec<Packs> {
 }
 
 /// For every number of micro-batches the smallest size that makes no more of them.
-fn sizes(options: &Options, samples: u32) -> Vec<u32> {
+fn sizes(options: &ScheduleOptions, samples: u32) -> Vec<u32> {
     let mut sizes: Vec<u32> = match &options.sizes {
         Some(sizes) => sizes.iter().copied().filter(|size| *size > 0).map(|s| s.min(samples)).collect(),
         None => (1..=samples).map(|count| samples.div_ceil(count)).collect(),
@@ -287,7 +283,11 @@ fn sizes(options: &Options, samples: u32) -> Vec<u32> {
     sizes
 }
 
-fn check(chain: &Chain, machine: &Machine, options: &Options) -> Result<(), ScheduleError> {
+fn check(
+    chain: &LayerChain,
+    machine: &ScheduleMachine,
+    options: &ScheduleOptions,
+) -> Result<(), ScheduleError> {
     let empty = [
         ("the chain", chain.layers.is_empty()),
         ("the machine", machine.devices.is_empty()),
@@ -312,7 +312,12 @@ fn check(chain: &Chain, machine: &Machine, options: &Options) -> Result<(), Sche
 }
 
 /// The layer that needs most, for the smallest micro-batch.
-fn too_large(chain: &Chain, machine: &Machine, options: &Options, prices: &mut Prices) -> ScheduleError {
+fn too_large(
+    chain: &LayerChain,
+    machine: &ScheduleMachine,
+    options: &ScheduleOptions,
+    prices: &mut ChainPrices,
+) -> ScheduleError {
     let size = sizes(options, options.batch)[0];
     prices.prepare(size);
     let needs = Needs { chain, fixed: &prices.fixed, machine };

@@ -1,20 +1,20 @@
 //! How long a schedule takes and what it moves, without running it: its tasks become operations on the streams
 //! of each device, which wait for each other and share the host's link.
 
-use super::chain::Prices;
-use super::engine::{Engine, NONE, Wires, Work};
-use super::memory::{Kept, Lane, Scene};
-use super::task::{Kind, Mode, Schedule, Task, UpdateOn, tasks};
-use super::{Chain, Link, Machine, Moved, Outcome, ScheduleError, What};
+use super::chain::ChainPrices;
+use super::engine::{Engine, EngineLinks, EngineWork, NONE};
+use super::memory::{KeptInLane, KeptOnDevices, ScheduleScene};
+use super::task::{PackSchedule, PackTask, ScheduleMode, TaskPhase, UpdateOn, tasks};
+use super::{LayerChain, MovedBytes, MovedKind, MovedOver, ScheduleError, ScheduleMachine, ScheduleOutcome};
 
 /// Times a schedule. None if a task needs more memory than its device has.
 pub fn simulate(
-    chain: &Chain,
-    machine: &Machine,
-    schedule: &Schedule,
-) -> Result<Option<Outcome>, ScheduleError> {
+    chain: &LayerChain,
+    machine: &ScheduleMachine,
+    schedule: &PackSchedule,
+) -> Result<Option<ScheduleOutcome>, ScheduleError> {
     schedule.check(chain, machine)?;
-    let mut prices = Prices::new(chain);
+    let mut prices = ChainPrices::new(chain);
     let tasks = tasks(chain, machine, schedule);
     for task in &tasks {
         task.pieces.iter().for_each(|&size| prices.prepare(size));
@@ -25,9 +25,13 @@ pub fn simulate(
 }
 
 /// [`simulate`] of a schedule that is one of the chain, all of whose sizes are prepared.
-pub(crate) fn timed(prices: &Prices, machine: &Machine, schedule: &Schedule) -> Option<Outcome> {
+pub(crate) fn timed(
+    prices: &ChainPrices,
+    machine: &ScheduleMachine,
+    schedule: &PackSchedule,
+) -> Option<ScheduleOutcome> {
     let tasks = tasks(prices.chain, machine, schedule);
-    let scene = Scene {
+    let scene = ScheduleScene {
         chain: prices.chain,
         machine,
         schedule,
@@ -40,9 +44,9 @@ pub(crate) fn timed(prices: &Prices, machine: &Machine, schedule: &Schedule) -> 
     let mut teller = Teller::new(scene, prices, &kept);
     for (t, task) in tasks.iter().enumerate() {
         match task.kind {
-            Kind::Forward => teller.forward(t),
-            Kind::Backward => teller.backward(t),
-            Kind::Update => teller.update(t),
+            TaskPhase::Forward => teller.forward(t),
+            TaskPhase::Backward => teller.backward(t),
+            TaskPhase::Update => teller.update(t),
         }
     }
     Some(teller.outcome())
@@ -88,11 +92,11 @@ struct Left {
 }
 
 struct Teller<'a> {
-    scene: Scene<'a>,
-    prices: &'a Prices<'a>,
-    kept: &'a Kept,
+    scene: ScheduleScene<'a>,
+    prices: &'a ChainPrices<'a>,
+    kept: &'a KeptOnDevices,
     engine: Engine,
-    moved: Vec<Moved>,
+    moved: Vec<MovedBytes>,
     busy: Vec<f64>,
     peaks: Vec<u64>,
     passing: Vec<Passing>,
@@ -104,7 +108,7 @@ struct Teller<'a> {
 }
 
 impl<'a> Teller<'a> {
-    fn new(scene: Scene<'a>, prices: &'a Prices<'a>, kept: &'a Kept) -> Teller<'a> {
+    fn new(scene: ScheduleScene<'a>, prices: &'a ChainPrices<'a>, kept: &'a KeptOnDevices) -> Teller<'a> {
         let (devices, layers) = (scene.schedule.devices, scene.chain.layers.len());
         let mut starts = vec![None; layers + 1];
         for (j, pack) in scene.schedule.backward.iter().enumerate() {
@@ -121,7 +125,7 @@ impl<'a> Teller<'a> {
             prices,
             kept,
             engine: Engine::new(devices * STREAMS),
-            moved: vec![Moved::default(); devices],
+            moved: vec![MovedBytes::default(); devices],
             busy: vec![0.0; devices],
             peaks,
             passing,
@@ -132,11 +136,11 @@ impl<'a> Teller<'a> {
         }
     }
 
-    fn lane(&self, task: &Task) -> usize {
-        if self.scene.schedule.mode == Mode::DataParallel { task.device } else { 0 }
+    fn lane(&self, task: &PackTask) -> usize {
+        if self.scene.schedule.mode == ScheduleMode::DataParallel { task.device } else { 0 }
     }
 
-    fn stays(&self, task: &Task) -> &'a Lane {
+    fn stays(&self, task: &PackTask) -> &'a KeptInLane {
         &self.kept.lanes[self.lane(task)]
     }
 
@@ -149,32 +153,32 @@ impl<'a> Teller<'a> {
     fn compute(&mut self, device: usize, seconds: f64, after: &[u32]) -> u32 {
         let seconds = seconds / self.scene.machine.devices[device].speed;
         self.busy[device] += seconds;
-        self.engine.add(device * STREAMS + COMPUTE, Work::Seconds(seconds), after)
+        self.engine.add(device * STREAMS + COMPUTE, EngineWork::Seconds(seconds), after)
     }
 
-    fn fetch(&mut self, device: usize, stream: usize, what: What, bytes: u64, after: &[u32]) -> u32 {
+    fn fetch(&mut self, device: usize, stream: usize, what: MovedKind, bytes: u64, after: &[u32]) -> u32 {
         if bytes == 0 {
             return NONE;
         }
-        self.moved[device].add(Link::ToDevice, what, bytes);
-        let work = Work::Move { bytes: bytes as f64, link: 2 * device as u32 };
+        self.moved[device].add(MovedOver::ToDevice, what, bytes);
+        let work = EngineWork::Move { bytes: bytes as f64, link: 2 * device as u32 };
         self.engine.add(device * STREAMS + stream, work, after)
     }
 
-    fn write(&mut self, device: usize, what: What, bytes: u64, after: &[u32]) -> u32 {
+    fn write(&mut self, device: usize, what: MovedKind, bytes: u64, after: &[u32]) -> u32 {
         if bytes == 0 {
             return NONE;
         }
-        self.moved[device].add(Link::ToHost, what, bytes);
-        let work = Work::Move { bytes: bytes as f64, link: 2 * device as u32 + 1 };
+        self.moved[device].add(MovedOver::ToHost, what, bytes);
+        let work = EngineWork::Move { bytes: bytes as f64, link: 2 * device as u32 + 1 };
         self.engine.add(device * STREAMS + OUT, work, after)
     }
 
-    fn send(&mut self, device: usize, what: What, bytes: u64, times: f64, after: &[u32]) -> Option<u32> {
+    fn send(&mut self, device: usize, what: MovedKind, bytes: u64, times: f64, after: &[u32]) -> Option<u32> {
         let rate = self.scene.machine.peer?;
         let moved = (bytes as f64 * times) as u64;
-        self.moved[device].add(Link::Peer, what, moved);
-        let work = Work::Seconds(bytes as f64 * times / rate);
+        self.moved[device].add(MovedOver::Peer, what, moved);
+        let work = EngineWork::Seconds(bytes as f64 * times / rate);
         Some(self.engine.add(device * STREAMS + PEER, work, after))
     }
 
@@ -186,7 +190,7 @@ impl<'a> Teller<'a> {
         let memory = self.scene.machine.devices[device].memory;
         let bytes = self.scene.fixed.fetched.of(&task.layers).saturating_sub(there);
         let Some(before) = self.kept.before[t] else {
-            return (self.fetch(device, WEIGHTS_IN, What::Weights, bytes, &[]), Vec::new());
+            return (self.fetch(device, WEIGHTS_IN, MovedKind::Weights, bytes, &[]), Vec::new());
         };
         let strict = self.scene.machine.counts_buffers;
         let room = if strict { memory - self.kept.used[before] } else { bytes };
@@ -202,18 +206,26 @@ impl<'a> Teller<'a> {
                 early.extend(&self.left[two].written);
             }
         }
-        let first = self.fetch(device, WEIGHTS_IN, What::Weights, ahead, &early);
+        let first = self.fetch(device, WEIGHTS_IN, MovedKind::Weights, ahead, &early);
         let left = &self.left[before];
         let mut late = vec![left.computed];
         if strict && left.leaving + self.kept.used[t] > memory {
             late.extend(&left.written);
         }
-        let rest = self.fetch(device, WEIGHTS_IN, What::Weights, bytes - ahead, &late);
+        let rest = self.fetch(device, WEIGHTS_IN, MovedKind::Weights, bytes - ahead, &late);
         (if rest == NONE { first } else { rest }, late)
     }
 
     /// Brings a task's input for some samples, when there is room for it.
-    fn bring(&mut self, task: &Task, from: &Passed, size: u32, until: u32, what: What, room: &[u32]) -> u32 {
+    fn bring(
+        &mut self,
+        task: &PackTask,
+        from: &Passed,
+        size: u32,
+        until: u32,
+        what: MovedKind,
+        room: &[u32],
+    ) -> u32 {
         let there = covering(&from.flow, until);
         if !from.on_host {
             return there;
@@ -240,13 +252,13 @@ impl<'a> Teller<'a> {
         to: usize,
         stays: bool,
         bytes: u64,
-        what: What,
+        what: MovedKind,
         after: u32,
     ) -> (u32, bool) {
         if stays && from == to {
             return (after, false);
         }
-        if stays && let Some(op) = self.send(from, What::Activations, bytes, 1.0, &[after]) {
+        if stays && let Some(op) = self.send(from, MovedKind::Activations, bytes, 1.0, &[after]) {
             return (op, false);
         }
         let op = self.write(from, what, bytes, &[after]);
@@ -262,7 +274,7 @@ impl<'a> Teller<'a> {
             Some(pack) => pack.device,
             None => schedule.backward[schedule.backward.len() - 1].device,
         };
-        let next = if schedule.mode == Mode::DataParallel { device } else { next };
+        let next = if schedule.mode == ScheduleMode::DataParallel { device } else { next };
         let (weights, gate) = self.begin(t, stays.there_forward[task.pack]);
         let from = if layers.start == 0 {
             Passed { flow: Vec::new(), on_host: true }
@@ -275,7 +287,7 @@ impl<'a> Teller<'a> {
             until += size;
             // Two buffers: one is free when the last micro-batch but one is done.
             let room = if last_but_one == NONE { gate.as_slice() } else { &[last_but_one] };
-            let input = self.bring(task, &from, size, until, What::Activations, room);
+            let input = self.bring(task, &from, size, until, MovedKind::Activations, room);
             let seconds = self.prices.at(size).forward.of(&layers);
             let done = self.compute(device, seconds + self.overhead(device, last == NONE), &[weights, input]);
             if last == NONE {
@@ -295,7 +307,7 @@ impl<'a> Teller<'a> {
                 } else {
                     let ready = if layer == layers.start { input } else { done };
                     let bytes = self.scene.entering(layer, size);
-                    let op = self.write(device, What::Stash, bytes, &[ready]);
+                    let op = self.write(device, MovedKind::Stash, bytes, &[ready]);
                     written.push(op);
                     if op == NONE { ready } else { op }
                 };
@@ -306,7 +318,7 @@ impl<'a> Teller<'a> {
             let bytes = self.scene.entering(layers.end, size);
             // On its way through the host it serves as stash too.
             let stashed = self.starts[layers.end].is_some_and(|j| j + 1 < schedule.backward.len());
-            let what = if stashed { What::Stash } else { What::Activations };
+            let what = if stashed { MovedKind::Stash } else { MovedKind::Activations };
             let (op, on_host) = self.hand(device, next, stays.value[task.pack], bytes, what, done);
             let value = &mut self.passing[lane].value[layers.end];
             value.on_host = on_host;
@@ -333,10 +345,11 @@ impl<'a> Teller<'a> {
         let above = std::mem::take(&mut self.passing[lane].gradient[layers.end]);
         // A stash that another device wrote is passed on by the host first.
         let maker = schedule.forward.iter().find(|p| p.layers.contains(&layers.start)).map(|p| p.device);
-        let strange = schedule.mode != Mode::DataParallel && !fused && maker.is_some_and(|d| d != device);
+        let strange =
+            schedule.mode != ScheduleMode::DataParallel && !fused && maker.is_some_and(|d| d != device);
         let below = if j > 0 { schedule.backward[j - 1].device } else { device };
-        let below = if schedule.mode == Mode::DataParallel { device } else { below };
-        let what = if fused { What::Activations } else { What::Stash };
+        let below = if schedule.mode == ScheduleMode::DataParallel { device } else { below };
+        let what = if fused { MovedKind::Activations } else { MovedKind::Stash };
         let (mut until, mut last, mut last_but_one) = (0, NONE, NONE);
         for &size in &task.pieces {
             until += size;
@@ -344,14 +357,14 @@ impl<'a> Teller<'a> {
             if let Some(rate) = self.scene.machine.between_hosts.filter(|_| strange && from.on_host) {
                 let seconds = 2.0 * self.scene.entering(layers.start, size) as f64 / rate;
                 let there = covering(&from.flow, until);
-                let work = Work::Seconds(seconds);
+                let work = EngineWork::Seconds(seconds);
                 room.push(self.engine.add(device * STREAMS + BETWEEN, work, &[there]));
             }
             let input = self.bring(task, &from, size, until, what, &room);
             let mut gradient = covering(&above.flow, until);
             if above.on_host {
                 let bytes = self.scene.handed_down(layers.end, size);
-                gradient = self.fetch(device, VALUES_IN, What::Activations, bytes, &[gradient]);
+                gradient = self.fetch(device, VALUES_IN, MovedKind::Activations, bytes, &[gradient]);
                 self.wait(gradient, &room);
             }
             let at = self.prices.at(size);
@@ -364,7 +377,7 @@ impl<'a> Teller<'a> {
             if j > 0 {
                 let bytes = self.scene.handed_down(layers.start, size);
                 let stay = stays.gradient[j];
-                let (op, on_host) = self.hand(device, below, stay, bytes, What::Activations, done);
+                let (op, on_host) = self.hand(device, below, stay, bytes, MovedKind::Activations, done);
                 let passed = &mut self.passing[lane].gradient[layers.start];
                 passed.on_host = on_host;
                 passed.flow.push((until, op));
@@ -375,7 +388,7 @@ impl<'a> Teller<'a> {
         self.passed[lane][j] = last;
         self.left[t] = Left { computed: last, ..Left::default() };
         // In data parallel gradients are added up once every device has its own.
-        if schedule.mode != Mode::DataParallel {
+        if schedule.mode != ScheduleMode::DataParallel {
             self.finish(t, last);
         } else if device + 1 == schedule.devices {
             let tasks: Vec<usize> = (t + 1 - schedule.devices..=t).collect();
@@ -389,18 +402,18 @@ impl<'a> Teller<'a> {
     }
 
     /// Sends on gradients of weights that an earlier layer has too.
-    fn send_far(&mut self, task: &Task, after: u32) {
+    fn send_far(&mut self, task: &PackTask, after: u32) {
         let schedule = self.scene.schedule;
-        if schedule.mode == Mode::DataParallel || self.scene.chain.far.is_empty() {
+        if schedule.mode == ScheduleMode::DataParallel || self.scene.chain.far.is_empty() {
             return;
         }
         let scene_far = self.scene.chain.far.iter().filter(|far| task.layers.contains(&far.from));
         for far in scene_far.copied().collect::<Vec<_>>() {
             let residence = schedule.backward.iter().find(|p| p.layers.contains(&far.to)).map(|p| p.device);
             if residence.is_some_and(|d| d != task.device)
-                && self.send(task.device, What::Gradients, far.bytes, 1.0, &[after]).is_none()
+                && self.send(task.device, MovedKind::Gradients, far.bytes, 1.0, &[after]).is_none()
             {
-                self.write(task.device, What::Gradients, far.bytes, &[after]);
+                self.write(task.device, MovedKind::Gradients, far.bytes, &[after]);
             }
         }
     }
@@ -414,11 +427,11 @@ impl<'a> Teller<'a> {
             return self.left[t].computed;
         }
         let times = 2.0 * (ranks - 1.0) / ranks;
-        match self.send(device, What::Gradients, bytes, times, all) {
+        match self.send(device, MovedKind::Gradients, bytes, times, all) {
             Some(op) => op,
             None => {
-                let out = self.write(device, What::Gradients, bytes, all);
-                self.fetch(device, WEIGHTS_IN, What::Gradients, bytes, &[out])
+                let out = self.write(device, MovedKind::Gradients, bytes, all);
+                self.fetch(device, WEIGHTS_IN, MovedKind::Gradients, bytes, &[out])
             }
         }
     }
@@ -433,30 +446,33 @@ impl<'a> Teller<'a> {
         let on_device = self.scene.schedule.update == UpdateOn::Device;
         if on_device && !self.scene.chain.joint_update {
             let state = if stays.state[j] { 0 } else { fixed.state.of(&layers) };
-            let fetched = self.fetch(device, WEIGHTS_IN, What::State, state, &[self.left[t].computed]);
+            let fetched = self.fetch(device, WEIGHTS_IN, MovedKind::State, state, &[self.left[t].computed]);
             let done = self.compute(device, fixed.update.of(&layers), &[ready, fetched]);
             let all = fixed.fetched.of(&layers);
             let stay = stays.unwritten[j];
             let weights = if stay >= all { 0 } else { fixed.weights.of(&layers).saturating_sub(stay) };
-            let first = self.write(device, What::Weights, weights, &[done]);
-            let second = self.write(device, What::State, state, &[done]);
+            let first = self.write(device, MovedKind::Weights, weights, &[done]);
+            let second = self.write(device, MovedKind::State, state, &[done]);
             let leaving = weights + state;
             self.left[t] = Left { computed: done, written: vec![first, second], leaving };
             return;
         }
-        let out = self.write(device, What::Gradients, gradients, &[ready]);
+        let out = self.write(device, MovedKind::Gradients, gradients, &[ready]);
         self.left[t].written = vec![out];
         self.left[t].leaving = gradients;
         if !on_device {
             // One host runs the update once, however many devices wrote the gradient.
-            let replicas =
-                if self.scene.schedule.mode == Mode::DataParallel { self.scene.schedule.devices } else { 1 };
+            let replicas = if self.scene.schedule.mode == ScheduleMode::DataParallel {
+                self.scene.schedule.devices
+            } else {
+                1
+            };
             let mut after = vec![out];
             if self.scene.chain.joint_update {
                 after.extend(self.left.iter().flat_map(|left| left.written.iter().copied()));
             }
             let seconds = fixed.update_on_host.of(&layers) / replicas as f64;
-            self.engine.add(device * STREAMS + HOST, Work::Seconds(seconds), &after);
+            self.engine.add(device * STREAMS + HOST, EngineWork::Seconds(seconds), &after);
         }
     }
 
@@ -468,9 +484,9 @@ impl<'a> Teller<'a> {
         let passes = self.passed.iter().flatten().copied();
         let mut after: Vec<u32> = passes.collect();
         let parts = [
-            (What::Weights, fixed.weights.of(&layers)),
-            (What::Gradients, fixed.gradients.of(&layers)),
-            (What::State, fixed.state.of(&layers)),
+            (MovedKind::Weights, fixed.weights.of(&layers)),
+            (MovedKind::Gradients, fixed.gradients.of(&layers)),
+            (MovedKind::State, fixed.state.of(&layers)),
         ];
         if let Some(before) = self.kept.before[t] {
             after.push(self.left[before].computed);
@@ -482,13 +498,13 @@ impl<'a> Teller<'a> {
         self.left[t] = Left { computed: done, written: written.to_vec(), leaving: parts[0].1 + parts[2].1 };
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> ScheduleOutcome {
         let machine = self.scene.machine;
         let used = &machine.devices[..self.scene.schedule.devices];
         let links = used.iter().flat_map(|d| [(d.to_device, 0), (d.to_host, 1)]).collect();
-        let wires = Wires { links, trunks: vec![machine.uplink.unwrap_or(f64::INFINITY); 2] };
+        let wires = EngineLinks { links, trunks: vec![machine.uplink.unwrap_or(f64::INFINITY); 2] };
         let ends = self.engine.run(&wires);
         let seconds = ends.map_or(f64::INFINITY, |ends| ends.into_iter().fold(0.0, f64::max));
-        Outcome { seconds, busy: self.busy, peaks: self.peaks, moved: self.moved }
+        ScheduleOutcome { seconds, busy: self.busy, peaks: self.peaks, moved: self.moved }
     }
 }

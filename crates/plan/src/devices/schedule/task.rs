@@ -1,26 +1,26 @@
 //! A schedule and the tasks it stands for: a pack of layers, one phase, and all micro-batches of a batch, so
 //! that the weights of a pack are fetched once for all of them.
 
-use super::{Chain, Machine, ScheduleError};
+use super::{LayerChain, ScheduleError, ScheduleMachine};
 use serde::Serialize;
 use std::ops::Range;
 
 /// How work is divided over devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum ScheduleMode {
     /// Every device runs all packs for its share of the samples.
     DataParallel,
     /// Packs go around the devices; each runs its packs for all samples.
-    Pipeline(Rotation),
+    Pipeline(PackRotation),
 }
 
 /// Which device a pack is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Rotation {
+pub enum PackRotation {
     /// Pack i on device i modulo their number, in both passes: weights have one residence.
-    SameHome,
+    SameDevice,
     /// The count goes on from the forward into the backward pass, as in the paper: weights may be needed on
     /// two devices.
     Continuing,
@@ -38,22 +38,20 @@ pub enum UpdateOn {
 
 /// Neighbouring layers that a device runs together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Pack {
+pub struct LayerPack {
     /// The layers.
     pub layers: Range<usize>,
-    /// The device; of a group of devices, the group. 0 where every device runs every pack.
+    /// The device; 0 where every device runs every pack.
     pub device: usize,
 }
 
 /// Everything that is decided.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Schedule {
+pub struct PackSchedule {
     /// How work is divided.
-    pub mode: Mode,
-    /// Devices that take part; of groups, the groups.
+    pub mode: ScheduleMode,
+    /// Devices that take part.
     pub devices: usize,
-    /// Devices that share each pack.
-    pub width: usize,
     /// Samples of a step.
     pub batch: u32,
     /// Samples of a micro-batch of the forward pass; the last may have fewer.
@@ -62,9 +60,9 @@ pub struct Schedule {
     pub backward_size: u32,
     /// Packs of the forward pass, in order. The last pack of the backward pass is not among them: it runs
     /// forward and backward in one.
-    pub forward: Vec<Pack>,
+    pub forward: Vec<LayerPack>,
     /// Packs of the backward pass, in the order of their layers: the last runs first.
-    pub backward: Vec<Pack>,
+    pub backward: Vec<LayerPack>,
     /// Who runs the optimizer.
     pub update: UpdateOn,
 }
@@ -72,7 +70,7 @@ pub struct Schedule {
 /// The phase of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum TaskPhase {
     /// Forward; of what is computed only inputs of backward packs stay.
     Forward,
     /// Forward from the pack's input, then backward, for each micro-batch; then the update, unless it is joint.
@@ -83,9 +81,9 @@ pub enum Kind {
 
 /// One task of one device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Task {
+pub struct PackTask {
     /// Its phase.
-    pub kind: Kind,
+    pub kind: TaskPhase,
     /// The pack, as an index into the schedule's packs of that phase.
     pub pack: usize,
     /// The layers.
@@ -107,7 +105,7 @@ pub fn pieces(samples: u32, size: u32) -> Vec<u32> {
 }
 
 /// The samples of each of some devices: by their speed, and equal where that is.
-pub fn shares(machine: &Machine, devices: usize, batch: u32) -> Vec<u32> {
+pub fn shares(machine: &ScheduleMachine, devices: usize, batch: u32) -> Vec<u32> {
     let speeds: Vec<f64> = machine.devices.iter().take(devices).map(|d| d.speed).collect();
     let total: f64 = speeds.iter().sum();
     let (mut given, mut sum) = (0, 0.0);
@@ -125,27 +123,27 @@ pub fn shares(machine: &Machine, devices: usize, batch: u32) -> Vec<u32> {
     shares
 }
 
-impl Schedule {
+impl PackSchedule {
     /// Puts packs on devices as the mode says.
     pub fn place(&mut self) {
         let (devices, forward) = (self.devices.max(1), self.forward.len());
         let packs = self.backward.len();
         for (i, pack) in self.forward.iter_mut().enumerate() {
-            pack.device = if self.mode == Mode::DataParallel { 0 } else { i % devices };
+            pack.device = if self.mode == ScheduleMode::DataParallel { 0 } else { i % devices };
         }
         for (i, pack) in self.backward.iter_mut().enumerate() {
             pack.device = match self.mode {
-                Mode::DataParallel => 0,
-                Mode::Pipeline(Rotation::SameHome) => i % devices,
-                Mode::Pipeline(Rotation::Continuing) => (forward + packs - 1 - i) % devices,
+                ScheduleMode::DataParallel => 0,
+                ScheduleMode::Pipeline(PackRotation::SameDevice) => i % devices,
+                ScheduleMode::Pipeline(PackRotation::Continuing) => (forward + packs - 1 - i) % devices,
             };
         }
     }
 
     /// Whether it is a schedule of this chain on this machine.
-    pub fn check(&self, chain: &Chain, machine: &Machine) -> Result<(), ScheduleError> {
+    pub fn check(&self, chain: &LayerChain, machine: &ScheduleMachine) -> Result<(), ScheduleError> {
         let wrong = |why: &str| Err(ScheduleError::Invalid(why.to_string()));
-        let follow = |packs: &[Pack], end: usize| {
+        let follow = |packs: &[LayerPack], end: usize| {
             let starts = packs.iter().map(|p| p.layers.start).chain([end]);
             let ends = [0].into_iter().chain(packs.iter().map(|p| p.layers.end));
             starts.eq(ends) && packs.iter().all(|p| !p.layers.is_empty())
@@ -163,7 +161,7 @@ impl Schedule {
         if self.batch == 0 || self.forward_size == 0 || self.backward_size == 0 {
             return wrong("a micro-batch is empty");
         }
-        if self.mode == Mode::DataParallel && shares(machine, self.devices, self.batch).contains(&0) {
+        if self.mode == ScheduleMode::DataParallel && shares(machine, self.devices, self.batch).contains(&0) {
             return wrong("a device has no sample");
         }
         Ok(())
@@ -171,28 +169,28 @@ impl Schedule {
 }
 
 /// The tasks in an order in which they can run; those of one device are in the order in which it runs them.
-pub fn tasks(chain: &Chain, machine: &Machine, schedule: &Schedule) -> Vec<Task> {
+pub fn tasks(chain: &LayerChain, machine: &ScheduleMachine, schedule: &PackSchedule) -> Vec<PackTask> {
     let share = match schedule.mode {
-        Mode::DataParallel => shares(machine, schedule.devices, schedule.batch),
-        Mode::Pipeline(_) => vec![schedule.batch],
+        ScheduleMode::DataParallel => shares(machine, schedule.devices, schedule.batch),
+        ScheduleMode::Pipeline(_) => vec![schedule.batch],
     };
     let mut tasks = Vec::new();
-    let mut add = |kind: Kind, i: usize, pack: &Pack, size: u32| {
+    let mut add = |kind: TaskPhase, i: usize, pack: &LayerPack, size: u32| {
         for (d, &samples) in share.iter().enumerate() {
-            let device = if schedule.mode == Mode::DataParallel { d } else { pack.device };
-            let pieces = if kind == Kind::Update { Vec::new() } else { pieces(samples, size) };
-            tasks.push(Task { kind, pack: i, layers: pack.layers.clone(), device, pieces });
+            let device = if schedule.mode == ScheduleMode::DataParallel { d } else { pack.device };
+            let pieces = if kind == TaskPhase::Update { Vec::new() } else { pieces(samples, size) };
+            tasks.push(PackTask { kind, pack: i, layers: pack.layers.clone(), device, pieces });
         }
     };
     for (i, pack) in schedule.forward.iter().enumerate() {
-        add(Kind::Forward, i, pack, schedule.forward_size);
+        add(TaskPhase::Forward, i, pack, schedule.forward_size);
     }
     for (i, pack) in schedule.backward.iter().enumerate().rev() {
-        add(Kind::Backward, i, pack, schedule.backward_size);
+        add(TaskPhase::Backward, i, pack, schedule.backward_size);
     }
     if chain.joint_update && schedule.update == UpdateOn::Device {
         for (i, pack) in schedule.backward.iter().enumerate() {
-            add(Kind::Update, i, pack, 0);
+            add(TaskPhase::Update, i, pack, 0);
         }
     }
     tasks

@@ -14,10 +14,10 @@ use std::ops::Range;
 
 const W: u64 = 100;
 
-fn layer(weights: u64) -> Layer {
-    Layer {
-        forward: Curve::line(0.0, 1.0),
-        backward: Curve::line(0.0, 2.0),
+fn layer(weights: u64) -> ChainLayer {
+    ChainLayer {
+        forward: SizeCurve::line(0.0, 1.0),
+        backward: SizeCurve::line(0.0, 2.0),
         update: 0.1,
         update_on_host: 0.1,
         weights,
@@ -25,29 +25,34 @@ fn layer(weights: u64) -> Layer {
         state: 2 * weights,
         input: 4,
         input_gradient: 4,
-        forward_working: Curve::line(0.0, 10.0),
-        backward_kept: Curve::line(0.0, 10.0),
-        ..Layer::default()
+        forward_working: SizeCurve::line(0.0, 10.0),
+        backward_kept: SizeCurve::line(0.0, 10.0),
+        ..ChainLayer::default()
     }
 }
 
 /// Layers with weights between some that have none.
-fn sandwich(inner: usize, ends: usize) -> Chain {
+fn sandwich(inner: usize, ends: usize) -> LayerChain {
     let end = || (0..ends).map(|_| layer(0));
-    let mut layers: Vec<Layer> = end().chain((0..inner).map(|_| layer(W))).chain(end()).collect();
+    let mut layers: Vec<ChainLayer> = end().chain((0..inner).map(|_| layer(W))).chain(end()).collect();
     layers[0].input_gradient = 0;
-    Chain { layers, ..Chain::default() }
+    LayerChain { layers, ..LayerChain::default() }
 }
 
-fn one_each(layers: Range<usize>) -> Vec<Pack> {
-    layers.map(|l| Pack { layers: l..l + 1, device: 0 }).collect()
+fn one_each(layers: Range<usize>) -> Vec<LayerPack> {
+    layers.map(|l| LayerPack { layers: l..l + 1, device: 0 }).collect()
 }
 
-fn packs_of_one(mode: Mode, devices: usize, batch: u32, layers: usize, update: UpdateOn) -> Schedule {
-    let mut schedule = Schedule {
+fn packs_of_one(
+    mode: ScheduleMode,
+    devices: usize,
+    batch: u32,
+    layers: usize,
+    update: UpdateOn,
+) -> PackSchedule {
+    let mut schedule = PackSchedule {
         mode,
         devices,
-        width: 1,
         batch,
         forward_size: 1,
         backward_size: 1,
@@ -59,8 +64,11 @@ fn packs_of_one(mode: Mode, devices: usize, batch: u32, layers: usize, update: U
     schedule
 }
 
-const MODES: [Mode; 3] =
-    [Mode::DataParallel, Mode::Pipeline(Rotation::SameHome), Mode::Pipeline(Rotation::Continuing)];
+const MODES: [ScheduleMode; 3] = [
+    ScheduleMode::DataParallel,
+    ScheduleMode::Pipeline(PackRotation::SameDevice),
+    ScheduleMode::Pipeline(PackRotation::Continuing),
+];
 
 /// Weights pass three times: in for the forward pass, in for the backward pass, and out, as gradient if the host
 /// updates them, as weight if the device does. Exactly so if no task leaves room for weights of another, and if
@@ -77,19 +85,19 @@ fn weights_pass_three_times_and_for_each_device_in_data_parallel() {
                 let schedule = packs_of_one(mode, devices, 8, chain.layers.len(), update);
                 // Every task needs nearly all memory.
                 let mut full = chain.clone();
-                let tight = |weights: u64| Curve::line((1000 - weights) as f64, 0.0);
+                let tight = |weights: u64| SizeCurve::line((1000 - weights) as f64, 0.0);
                 for layer in &mut full.layers {
                     layer.forward_working = tight(layer.weights);
                     layer.backward_working = tight(2 * layer.weights);
-                    layer.backward_kept = Curve::default();
+                    layer.backward_kept = SizeCurve::default();
                 }
-                let machine = Machine::even(devices, 1000 + 30, 1e3);
+                let machine = ScheduleMachine::even(devices, 1000 + 30, 1e3);
                 let outcome = simulate(&full, &machine, &schedule).unwrap().unwrap();
-                let swapped = outcome.swapped(What::Weights) + outcome.swapped(What::Gradients);
-                let times = if mode == Mode::DataParallel { devices as u64 } else { 1 };
+                let swapped = outcome.swapped(MovedKind::Weights) + outcome.swapped(MovedKind::Gradients);
+                let times = if mode == ScheduleMode::DataParallel { devices as u64 } else { 1 };
                 assert_eq!(swapped, 3 * times * weights, "{mode:?} {devices} {update:?}");
                 let state = if update == UpdateOn::Device { 4 * times * weights } else { 0 };
-                assert_eq!(outcome.swapped(What::State), state, "{mode:?} {devices} {update:?}");
+                assert_eq!(outcome.swapped(MovedKind::State), state, "{mode:?} {devices} {update:?}");
             }
         }
     }
@@ -104,12 +112,12 @@ fn virtual_memory_moves_weights_for_every_micro_batch() {
     for (devices, m) in [(1, 1), (1, 3), (2, 4), (4, 2)] {
         let mut chain = sandwich(5, 1);
         for layer in &mut chain.layers {
-            let beside = |weights: u64| Curve::line((1000 - weights) as f64, 0.0);
+            let beside = |weights: u64| SizeCurve::line((1000 - weights) as f64, 0.0);
             layer.forward_working = beside(layer.weights);
             layer.backward_working = beside(2 * layer.weights);
-            layer.backward_kept = Curve::default();
+            layer.backward_kept = SizeCurve::default();
         }
-        let machine = Machine::even(devices, 1000 + 20, 1e3);
+        let machine = ScheduleMachine::even(devices, 1000 + 20, 1e3);
         let request = Request {
             devices,
             batch: m * devices as u32,
@@ -119,12 +127,12 @@ fn virtual_memory_moves_weights_for_every_micro_batch() {
         };
         let outcome = virtualised(&chain, &machine, Way::DataParallel, &request).unwrap();
         let expected = u64::from(4 * m + 2) * devices as u64 * chain.weights();
-        assert_eq!(outcome.swapped(What::Weights), expected, "{devices} devices, {m} micro-batches");
+        assert_eq!(outcome.swapped(MovedKind::Weights), expected, "{devices} devices, {m} micro-batches");
         // Pages that have not changed need not be written.
         let clean = Request { eviction: Eviction::CleanDropped, ..request };
         let clean = virtualised(&chain, &machine, Way::DataParallel, &clean).unwrap();
         let expected = u64::from(2 * m + 2) * devices as u64 * chain.weights();
-        assert_eq!(clean.swapped(What::Weights), expected);
+        assert_eq!(clean.swapped(MovedKind::Weights), expected);
     }
 }
 
@@ -138,21 +146,21 @@ impl Dice {
     }
 }
 
-fn random_chain(dice: &mut Dice) -> Chain {
+fn random_chain(dice: &mut Dice) -> LayerChain {
     let layers = (0..3 + dice.below(12)).map(|l| {
         let weights = 10 + dice.below(200);
         let seconds = |dice: &mut Dice| 0.2 + dice.below(100) as f64 / 50.0;
         let (forward, each) = (seconds(dice) / 4.0, seconds(dice));
-        Layer {
-            forward: Curve::line(forward, each),
-            backward: Curve::line(forward, 2.0 * each),
+        ChainLayer {
+            forward: SizeCurve::line(forward, each),
+            backward: SizeCurve::line(forward, 2.0 * each),
             input: 1 + dice.below(20),
             input_gradient: if l == 0 { 0 } else { 1 + dice.below(20) },
-            backward_kept: Curve::line(0.0, dice.below(30) as f64),
+            backward_kept: SizeCurve::line(0.0, dice.below(30) as f64),
             ..layer(weights)
         }
     });
-    Chain { layers: layers.collect(), joint_update: dice.below(4) == 0, far: Vec::new() }
+    LayerChain { layers: layers.collect(), joint_update: dice.below(4) == 0, far: Vec::new() }
 }
 
 #[test]
@@ -162,23 +170,24 @@ fn what_is_found_is_simulated_fits_and_is_not_below_its_bound() {
         let chain = random_chain(&mut dice);
         let devices = 1 + dice.below(4) as usize;
         let memory = 700 + dice.below(2500);
-        let mut machine = Machine::even(devices, memory, 20.0 + dice.below(400) as f64);
+        let mut machine = ScheduleMachine::even(devices, memory, 20.0 + dice.below(400) as f64);
         machine.uplink = (dice.below(2) == 0).then_some(200.0);
         machine.peer = (dice.below(3) > 0).then_some(100.0);
         machine.per_task = dice.below(3) as f64 / 10.0;
         machine.devices[0].speed = 1.0 + dice.below(2) as f64;
-        let options = Options { limit: 80, top: 1000, ..Options::new(1 + dice.below(9) as u32) };
+        let options =
+            ScheduleOptions { limit: 80, top: 1000, ..ScheduleOptions::new(1 + dice.below(9) as u32) };
         let found = match search(&chain, &machine, &options) {
             Ok(found) => found,
             Err(ScheduleError::TooLarge { .. }) => continue,
             Err(error) => panic!("case {case}: {error}"),
         };
         assert!(found.is_sorted_by(|a, b| a.outcome.seconds <= b.outcome.seconds), "case {case}");
-        for Ranked { schedule, outcome } in &found {
+        for RankedSchedule { schedule, outcome } in &found {
             schedule.check(&chain, &machine).unwrap();
             assert_eq!(simulate(&chain, &machine, schedule).unwrap().as_ref(), Some(outcome));
             assert!(outcome.seconds.is_finite() && outcome.peaks.iter().all(|peak| *peak <= memory));
-            let mut prices = chain::Prices::new(&chain);
+            let mut prices = chain::ChainPrices::new(&chain);
             let largest = schedule.batch.max(schedule.forward_size);
             (1..=largest).for_each(|size| prices.prepare(size));
             let bound = bound::bound(&prices, &machine, schedule);
@@ -186,7 +195,7 @@ fn what_is_found_is_simulated_fits_and_is_not_below_its_bound() {
             let work = task::tasks(&chain, &machine, schedule);
             let samples: u32 = work
                 .iter()
-                .filter(|t| t.kind == Kind::Backward && t.pack == 0)
+                .filter(|t| t.kind == TaskPhase::Backward && t.pack == 0)
                 .flat_map(|t| t.pieces.iter())
                 .sum();
             assert_eq!(samples, options.batch);
@@ -197,19 +206,19 @@ fn what_is_found_is_simulated_fits_and_is_not_below_its_bound() {
 #[test]
 fn a_shared_uplink_slows_and_memory_stops_swapping() {
     let chain = sandwich(8, 1);
-    let options = |mode| Options { modes: vec![mode], least_devices: 4, ..Options::new(8) };
+    let options = |mode| ScheduleOptions { modes: vec![mode], least_devices: 4, ..ScheduleOptions::new(8) };
     for mode in MODES {
         let seconds = |uplink| {
-            let machine = Machine { uplink, ..Machine::even(4, 400, 40.0) };
+            let machine = ScheduleMachine { uplink, ..ScheduleMachine::even(4, 400, 40.0) };
             search(&chain, &machine, &options(mode)).unwrap()[0].outcome.seconds
         };
         assert!(seconds(Some(40.0)) > seconds(None), "{mode:?}");
-        if mode == Mode::Pipeline(Rotation::Continuing) {
+        if mode == ScheduleMode::Pipeline(PackRotation::Continuing) {
             // Its weights have two residences, and pass between them.
             continue;
         }
-        let ample = Machine::even(4, 1 << 20, 40.0);
-        let options = Options { updates: vec![UpdateOn::Device], ..options(mode) };
+        let ample = ScheduleMachine::even(4, 1 << 20, 40.0);
+        let options = ScheduleOptions { updates: vec![UpdateOn::Device], ..options(mode) };
         let best = search(&chain, &ample, &options).unwrap().swap_remove(0);
         let data: u64 = chain.layers[0].input * 8;
         assert!(best.outcome.swap_load() <= 2 * data, "{mode:?}: {:?}", best.outcome);
@@ -219,8 +228,8 @@ fn a_shared_uplink_slows_and_memory_stops_swapping() {
 #[test]
 fn swaps_less_than_virtual_memory_and_sharing_out() {
     let chain = sandwich(24, 1);
-    let machine = Machine { uplink: Some(400.0), ..Machine::even(4, 700, 400.0) };
-    let ours = search(&chain, &machine, &Options::new(32)).unwrap().swap_remove(0).outcome;
+    let machine = ScheduleMachine { uplink: Some(400.0), ..ScheduleMachine::even(4, 700, 400.0) };
+    let ours = search(&chain, &machine, &ScheduleOptions::new(32)).unwrap().swap_remove(0).outcome;
     for eviction in [Eviction::AlwaysWritten, Eviction::CleanDropped] {
         for way in WAYS {
             for recompute in [false, true] {
@@ -236,35 +245,20 @@ fn swaps_less_than_virtual_memory_and_sharing_out() {
 }
 
 #[test]
-fn groups_of_devices_act_as_one() {
-    let machine = Machine::even(4, 1000, 10.0).grouped(2, 0.9);
-    assert_eq!(machine.devices.len(), 2);
-    assert_eq!((machine.devices[0].memory, machine.devices[0].speed), (2000, 1.8));
-    // A layer that no device holds alone.
-    let mut chain = sandwich(3, 1);
-    chain.layers[2].backward_working = Curve::line(1500.0, 0.0);
-    let alone = Machine::even(4, 1000, 10.0);
-    let options = Options::new(4);
-    let error = search(&chain, &alone, &options).unwrap_err();
-    assert!(matches!(error, ScheduleError::TooLarge { layer: 2, .. }), "{error}");
-    let wide = Options { widths: vec![(2, 0.9)], ..options };
-    assert!(search(&chain, &alone, &wide).unwrap().iter().all(|r| r.schedule.width == 2));
-}
-
-#[test]
 fn what_cannot_be_scheduled_is_said() {
-    let (chain, machine, options) = (sandwich(2, 1), Machine::even(2, 1 << 20, 10.0), Options::new(4));
-    let slow = Machine { uplink: Some(0.0), ..machine.clone() };
+    let (chain, machine, options) =
+        (sandwich(2, 1), ScheduleMachine::even(2, 1 << 20, 10.0), ScheduleOptions::new(4));
+    let slow = ScheduleMachine { uplink: Some(0.0), ..machine.clone() };
     let cases = [
-        (search(&Chain::default(), &machine, &options), "the chain is empty"),
-        (search(&chain, &Machine::even(0, 1, 1.0), &options), "the machine is empty"),
-        (search(&chain, &machine, &Options::new(0)), "the batch is empty"),
+        (search(&LayerChain::default(), &machine, &options), "the chain is empty"),
+        (search(&chain, &ScheduleMachine::even(0, 1, 1.0), &options), "the machine is empty"),
+        (search(&chain, &machine, &ScheduleOptions::new(0)), "the batch is empty"),
         (
-            search(&chain, &machine, &Options { modes: vec![], ..options.clone() }),
+            search(&chain, &machine, &ScheduleOptions { modes: vec![], ..options.clone() }),
             "the list of modes is empty",
         ),
         (search(&chain, &slow, &options), "the uplink is 0"),
-        (search(&chain, &Machine::even(2, 10, 1.0), &options), "layer 1"),
+        (search(&chain, &ScheduleMachine::even(2, 10, 1.0), &options), "layer 1"),
     ];
     for (result, want) in cases {
         let error = result.unwrap_err().to_string();
@@ -316,14 +310,14 @@ fn a_graph_becomes_a_chain() {
             let all = graph.inputs().filter(|(_, r, _)| role(r));
             all.map(|(_, _, info)| info.ty.bytes().bind(sizes).unwrap() as u64).sum()
         };
-        let sum = |of: fn(&Layer) -> u64| layers.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&ChainLayer) -> u64| layers.iter().map(of).sum::<u64>();
         let weights = bytes(|role| matches!(role, Role::Weight(_)));
         assert_eq!(sum(|l| l.gradients), weights, "{name}");
         assert!(sum(|l| l.weights) >= weights, "{name}");
         assert_eq!(sum(|l| l.state + l.buffers), bytes(|role| matches!(role, Role::State(_))), "{name}");
         assert!(layers.iter().all(|l| l.forward.at(2) > l.forward.at(1) || l.forward.at(1) == 0.0));
-        let machine = Machine::even(2, weights * 8, 1e9);
-        search(&linear.chain, &machine, &Options { limit: 40, ..Options::new(4) }).unwrap();
+        let machine = ScheduleMachine::even(2, weights * 8, 1e9);
+        search(&linear.chain, &machine, &ScheduleOptions { limit: 40, ..ScheduleOptions::new(4) }).unwrap();
     }
     let mlp = model("mlp", &[]).unwrap();
     let forward = gulliver_graph::training::evaluation_graph(mlp.as_ref()).unwrap();

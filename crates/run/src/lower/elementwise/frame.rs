@@ -5,7 +5,7 @@ use super::{MOST, Place, Program, Step};
 use crate::kernel::elementwise::{self, Side};
 use crate::team::isa::Isa;
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::elementwise::Apply;
+use gulliver_graph::graph::op::elementwise::Apply;
 use std::ops::Range;
 
 /// Bytes of an operand, result or temporary that several threads touch at disjoint places.

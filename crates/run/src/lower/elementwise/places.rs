@@ -3,7 +3,7 @@
 
 use super::{Step, TensorType};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::op::elementwise::Elementwise;
+use gulliver_graph::graph::op::elementwise::Elementwise;
 
 /// Where a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ pub use crate::comparator::paging::Eviction;
 pub use sharded::sharded;
 
 use super::task::shares;
-use super::{Chain, Machine, Outcome, pieces};
+use super::{LayerChain, ScheduleMachine, ScheduleOutcome, pieces};
 use passes::{Stage, Step};
 
 /// A way to train on virtual memory. Every tensor an operation needs is brought to its device when it is needed;
@@ -45,7 +45,12 @@ pub struct Request {
 
 /// What a way comes to. None if an operation alone does not fit, or there are fewer layers or samples than
 /// devices.
-pub fn virtualised(chain: &Chain, machine: &Machine, way: Way, request: &Request) -> Option<Outcome> {
+pub fn virtualised(
+    chain: &LayerChain,
+    machine: &ScheduleMachine,
+    way: Way,
+    request: &Request,
+) -> Option<ScheduleOutcome> {
     let devices = request.devices;
     if devices == 0 || devices > machine.devices.len() || request.size == 0 || chain.layers.is_empty() {
         return None;
@@ -80,7 +85,7 @@ pub fn virtualised(chain: &Chain, machine: &Machine, way: Way, request: &Request
         Way::DataParallel => told.iter().map(|t| t.steps.iter().sum::<f64>() + t.update).fold(0.0, f64::max),
         _ => pipeline::seconds(chain, machine, &stages, &told),
     };
-    Some(Outcome {
+    Some(ScheduleOutcome {
         seconds,
         busy: told.iter().map(|t| t.busy).collect(),
         peaks: told.iter().map(|t| t.peak).collect(),
@@ -89,7 +94,12 @@ pub fn virtualised(chain: &Chain, machine: &Machine, way: Way, request: &Request
 }
 
 /// The micro-batch size with which a way takes least time, and what it then comes to.
-pub fn best(chain: &Chain, machine: &Machine, way: Way, request: &Request) -> Option<(u32, Outcome)> {
+pub fn best(
+    chain: &LayerChain,
+    machine: &ScheduleMachine,
+    way: Way,
+    request: &Request,
+) -> Option<(u32, ScheduleOutcome)> {
     let samples = match way {
         Way::DataParallel => request.batch.div_ceil(request.devices.max(1) as u32),
         _ => request.batch,

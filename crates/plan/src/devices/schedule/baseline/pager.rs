@@ -1,6 +1,6 @@
 //! Virtual memory of one device, at the granularity of tensors: least recently used leaves first.
 
-use super::super::{Link, Moved, What};
+use super::super::{MovedBytes, MovedKind, MovedOver};
 use super::Eviction;
 use std::collections::{BTreeMap, HashMap};
 
@@ -22,13 +22,13 @@ pub(super) enum Thing {
 }
 
 impl Thing {
-    fn what(self) -> What {
+    fn what(self) -> MovedKind {
         match self {
-            Thing::Weights => What::Weights,
-            Thing::Gradients => What::Gradients,
-            Thing::State => What::State,
-            Thing::Input | Thing::Inside => What::Stash,
-            Thing::InputGradient => What::Activations,
+            Thing::Weights => MovedKind::Weights,
+            Thing::Gradients => MovedKind::Gradients,
+            Thing::State => MovedKind::State,
+            Thing::Input | Thing::Inside => MovedKind::Stash,
+            Thing::InputGradient => MovedKind::Activations,
         }
     }
 }
@@ -49,7 +49,7 @@ pub(super) struct Pager {
     clock: u64,
     resident: u64,
     pub(super) peak: u64,
-    pub(super) moved: Moved,
+    pub(super) moved: MovedBytes,
 }
 
 impl Pager {
@@ -62,7 +62,7 @@ impl Pager {
             clock: 0,
             resident: 0,
             peak: 0,
-            moved: Moved::default(),
+            moved: MovedBytes::default(),
         }
     }
 
@@ -109,8 +109,8 @@ impl Pager {
     }
 
     fn bytes(&self) -> (u64, u64) {
-        let sum = |link: Link| self.moved.bytes[link as usize].iter().sum();
-        (sum(Link::ToDevice), sum(Link::ToHost))
+        let sum = |link: MovedOver| self.moved.bytes[link as usize].iter().sum();
+        (sum(MovedOver::ToDevice), sum(MovedOver::ToHost))
     }
 
     fn bring(&mut self, tensor: Tensor, needed: &[Tensor]) -> Option<()> {
@@ -121,7 +121,7 @@ impl Pager {
             self.resident -= bytes;
         } else {
             self.make_room(bytes, needed, &[])?;
-            self.moved.add(Link::ToDevice, tensor.0.what(), bytes);
+            self.moved.add(MovedOver::ToDevice, tensor.0.what(), bytes);
         }
         self.arrive(tensor);
         Some(())
@@ -153,7 +153,7 @@ impl Pager {
         self.recent.remove(&used);
         self.resident -= entry.bytes;
         if !entry.clean || self.eviction == Eviction::AlwaysWritten {
-            self.moved.add(Link::ToHost, tensor.0.what(), entry.bytes);
+            self.moved.add(MovedOver::ToHost, tensor.0.what(), entry.bytes);
             entry.clean = true;
         }
     }
@@ -173,7 +173,7 @@ mod tests {
                 let (arrived, _) = pager.access(&[tensor(layer)], &[], &[], 0).unwrap();
                 assert_eq!(arrived, want, "layer {layer}");
             }
-            assert_eq!(pager.moved.of(Link::ToHost, What::Weights), out);
+            assert_eq!(pager.moved.of(MovedOver::ToHost, MovedKind::Weights), out);
             assert_eq!(pager.access(&[tensor(0)], &[], &[], 16), None);
         }
     }

@@ -1,7 +1,7 @@
 //! The operations of one device on virtual memory: the forward and backward pass of each micro-batch through its
 //! layers, then the update, layer by layer.
 
-use super::super::{Chain, Link, Machine, Moved, What};
+use super::super::{LayerChain, MovedBytes, MovedKind, MovedOver, ScheduleMachine};
 use super::Request;
 use super::pager::{Pager, Thing};
 use std::ops::Range;
@@ -33,10 +33,15 @@ pub(super) struct Told {
     pub(super) update: f64,
     pub(super) busy: f64,
     pub(super) peak: u64,
-    pub(super) moved: Moved,
+    pub(super) moved: MovedBytes,
 }
 
-pub(super) fn run(chain: &Chain, machine: &Machine, stage: &Stage, request: &Request) -> Option<Told> {
+pub(super) fn run(
+    chain: &LayerChain,
+    machine: &ScheduleMachine,
+    stage: &Stage,
+    request: &Request,
+) -> Option<Told> {
     let device = &machine.devices[stage.device];
     let mut run =
         Run { chain, stage, request, pager: Pager::new(device.memory, request.eviction), busy: 0.0 };
@@ -49,7 +54,7 @@ pub(super) fn run(chain: &Chain, machine: &Machine, stage: &Stage, request: &Req
     let mut update = 0.0;
     // What the first step leaves on the device the second finds there: the second is like all that follow.
     for _ in 0..2 {
-        run.pager.moved = Moved::default();
+        run.pager.moved = MovedBytes::default();
         run.busy = 0.0;
         steps.clear();
         let mut gradients = vec![false; chain.layers.len()];
@@ -70,14 +75,14 @@ pub(super) fn run(chain: &Chain, machine: &Machine, stage: &Stage, request: &Req
         let ranks = stage.ranks as f64;
         let bytes: u64 = stage.layers.clone().map(|l| chain.layers[l].gradients).sum();
         let sent = 2.0 * (ranks - 1.0) / ranks * bytes as f64;
-        moved.add(Link::Peer, What::Gradients, sent as u64);
+        moved.add(MovedOver::Peer, MovedKind::Gradients, sent as u64);
         update += sent / machine.peer.unwrap_or(stage.rate.0.min(stage.rate.1));
     }
     Some(Told { steps, update, busy: run.busy / device.speed, peak: run.pager.peak, moved })
 }
 
 struct Run<'a> {
-    chain: &'a Chain,
+    chain: &'a LayerChain,
     stage: &'a Stage,
     request: &'a Request,
     pager: Pager,
@@ -110,7 +115,7 @@ impl Run<'_> {
             let moved = self.pager.access(&reads, &makes, &[], working as u64)?;
             waited += self.seconds(moved);
             if l == 0 {
-                self.pager.moved.add(Link::ToDevice, What::Activations, bytes(0));
+                self.pager.moved.add(MovedOver::ToDevice, MovedKind::Activations, bytes(0));
                 waited += bytes(0) as f64 / self.stage.rate.0;
             }
             self.busy += layer.forward.at(size);

@@ -3,15 +3,15 @@
 
 use super::super::chain::AtSize;
 use super::super::pack::Packer;
-use super::super::{Chain, Machine};
+use super::super::{LayerChain, ScheduleMachine};
 use super::Way;
 use super::passes::{Stage, Step, Told};
 use std::ops::Range;
 
 /// Neighbouring layers for each device, the slowest as fast as can be.
 pub(super) fn stages(
-    chain: &Chain,
-    machine: &Machine,
+    chain: &LayerChain,
+    machine: &ScheduleMachine,
     devices: usize,
     size: u32,
 ) -> Option<Vec<Range<usize>>> {
@@ -59,7 +59,7 @@ pub(super) fn order(way: Way, device: usize, devices: usize, pieces: usize) -> V
 }
 
 /// Seconds until every device has updated its layers.
-pub(super) fn seconds(chain: &Chain, machine: &Machine, stages: &[Stage], told: &[Told]) -> f64 {
+pub(super) fn seconds(chain: &LayerChain, machine: &ScheduleMachine, stages: &[Stage], told: &[Told]) -> f64 {
     let pieces = stages[0].pieces.len();
     let rate = machine.peer.unwrap_or(stages[0].rate.1 / 2.0);
     let never = f64::INFINITY;

@@ -1,15 +1,15 @@
 //! Seconds and bytes of the layers of a graph whose nodes have been assigned.
 
-use super::super::{Chain, Curve, Far, Layer};
+use super::super::{ChainLayer, DistantGradient, LayerChain, SizeCurve};
 use super::Sized;
 use super::assign::Assigned;
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
 use std::collections::{HashMap, HashSet};
 
-pub(super) fn measure(graph: &Graph, sized: &Sized, assigned: &Assigned) -> Chain {
+pub(super) fn measure(graph: &Graph, sized: &Sized, assigned: &Assigned) -> LayerChain {
     let count = assigned.layers as usize;
-    let mut layers = vec![Layer::default(); count];
-    let both = |amounts: [f64; 2]| Curve::new(vec![(1, amounts[0]), (2, amounts[1])]);
+    let mut layers = vec![ChainLayer::default(); count];
+    let both = |amounts: [f64; 2]| SizeCurve::new(vec![(1, amounts[0]), (2, amounts[1])]);
     let mut seconds = vec![[[0.0; 2]; 2]; count];
     for (n, node) in graph.nodes.iter().enumerate() {
         let l = assigned.layer_of[n] as usize;
@@ -41,11 +41,11 @@ pub(super) fn measure(graph: &Graph, sized: &Sized, assigned: &Assigned) -> Chai
         layer.backward_kept = curve(|m| m.kept);
         layer.backward_working = curve(|m| m.forward_peak.max(m.backward_peak));
     }
-    Chain { layers, joint_update: assigned.joint, far }
+    LayerChain { layers, joint_update: assigned.joint, far }
 }
 
 /// Weights, buffers, states and data.
-fn inputs(graph: &Graph, sized: &Sized, assigned: &Assigned, layers: &mut [Layer]) {
+fn inputs(graph: &Graph, sized: &Sized, assigned: &Assigned, layers: &mut [ChainLayer]) {
     let root = &sized.readers.root;
     let mut seen: HashSet<(Value, u32, bool)> = HashSet::new();
     for (n, node) in graph.nodes.iter().enumerate() {
@@ -63,7 +63,7 @@ fn inputs(graph: &Graph, sized: &Sized, assigned: &Assigned, layers: &mut [Layer
                 Role::Weight(_) => layer.weights += bytes,
                 Role::State(_) if update => layer.state += bytes,
                 Role::State(_) => layer.buffers += bytes,
-                Role::Data if l == 0 && node.phase == Phase::Forward => layer.input += bytes,
+                Role::Data(_) if l == 0 && node.phase == Phase::Forward => layer.input += bytes,
                 _ => {}
             }
         }
@@ -71,7 +71,12 @@ fn inputs(graph: &Graph, sized: &Sized, assigned: &Assigned, layers: &mut [Layer
 }
 
 /// Bytes that pass from layer to layer; what does not grow with the batch and has far to go goes there directly.
-fn passing(graph: &Graph, sized: &Sized, assigned: &Assigned, layers: &mut [Layer]) -> Vec<Far> {
+fn passing(
+    graph: &Graph,
+    sized: &Sized,
+    assigned: &Assigned,
+    layers: &mut [ChainLayer],
+) -> Vec<DistantGradient> {
     let root = &sized.readers.root;
     let mut far: HashMap<(usize, usize), u64> = HashMap::new();
     // By value: the furthest layer in each direction that needs it.
@@ -109,7 +114,8 @@ fn passing(graph: &Graph, sized: &Sized, assigned: &Assigned, layers: &mut [Laye
             }
         }
     }
-    let mut far: Vec<Far> = far.into_iter().map(|((from, to), bytes)| Far { from, to, bytes }).collect();
+    let mut far: Vec<DistantGradient> =
+        far.into_iter().map(|((from, to), bytes)| DistantGradient { from, to, bytes }).collect();
     far.sort_by_key(|far| (far.from, far.to));
     far
 }

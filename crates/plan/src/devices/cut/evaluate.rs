@@ -1,0 +1,239 @@
+//! What a cut means: the bytes it moves between which devices, and the seconds and memory of a step. Uses
+//! nothing of the search; refuses what is not a cut of the graph.
+
+use super::mesh::{DeviceMesh, area, held_box};
+use super::parts::{NeededBoxes, NodeCut, NodeParts, node_parts, seconds};
+use super::sized::SizedGraph;
+use super::traffic::fetches;
+use super::{CutDevice, CutError, GraphCut, Sharding, check_levels};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, Origin};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Bytes that devices receive in one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutTraffic {
+    /// By receiver, then sender.
+    pub pairs: Vec<Vec<u64>>,
+    /// By value: bytes that all devices together receive of it.
+    pub values: Vec<u64>,
+}
+
+impl CutTraffic {
+    /// Received by all devices.
+    pub fn total(&self) -> u64 {
+        self.values.iter().sum()
+    }
+
+    /// Received by one device.
+    pub fn received(&self, device: usize) -> u64 {
+        self.pairs[device].iter().sum()
+    }
+}
+
+/// Bytes, seconds and memory of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CutCost {
+    /// Bytes moved.
+    pub bytes: CutTraffic,
+    /// Seconds of the nodes, each on its slowest device.
+    pub work: f64,
+    /// Seconds of moving each value to the device that receives most of it, one value after another.
+    pub moving: f64,
+    /// Seconds of a step in which values move beside nodes that do not wait for them.
+    pub beside: f64,
+    /// By device: weights, states, forward results that the backward pass reads, and the operands and results of
+    /// the largest node.
+    pub memory: Vec<u64>,
+}
+
+/// What a cut moves in one step. Outputs of the graph are the host's to collect and cost nothing. Graphs made by
+/// [`deal`](super::partition()) exchange as much, or more where devices need boxes of one value that overlap in part, or
+/// more of it for an update than they hold.
+pub fn cut_traffic(graph: &Graph, sizes: &Bindings, cut: &GraphCut) -> Result<CutTraffic, CutError> {
+    Ok(cut_cost(&SizedGraph::new(graph, sizes)?, cut, &[])?.bytes)
+}
+
+/// What a cut means for a graph whose sizes are put in, on these devices; the last stands for all that follow.
+pub fn cut_cost(sized: &SizedGraph, cut: &GraphCut, units: &[CutDevice]) -> Result<CutCost, CutError> {
+    check_levels(&cut.levels)?;
+    CutEvaluator::new(sized, &DeviceMesh::new(&cut.levels), units).cost(cut)
+}
+
+/// Judges cuts over one mesh of devices. What repeats, in a graph and from cut to cut, is worked out once.
+pub(crate) struct CutEvaluator<'a> {
+    sized: &'a SizedGraph<'a>,
+    mesh: &'a DeviceMesh<'a>,
+    units: &'a [CutDevice],
+    /// By kind of node, then choices.
+    nodes: Vec<HashMap<Vec<NodeCut>, Rc<DividedNode>>>,
+    /// By type of value, then shardings: what devices hold.
+    held: Vec<HashMap<Vec<Sharding>, Rc<NeededBoxes>>>,
+    moved: HashMap<MovedKey, Rc<Moved>>,
+}
+
+/// A node that is cut.
+pub(crate) struct DividedNode {
+    pub parts: NodeParts,
+    /// Seconds of the slowest device.
+    seconds: f64,
+    /// By device, bytes of operands and results.
+    bytes: Vec<u64>,
+}
+
+/// Type, shardings, and who needs a value: addresses of what is kept in a [`CutEvaluator`], and operands.
+type MovedKey = (u32, Vec<Sharding>, Vec<(usize, usize)>);
+
+/// A value that is moved.
+struct Moved {
+    /// By receiver, then sender: bytes.
+    pairs: Vec<u64>,
+    bytes: u64,
+    /// Of the device that receives most.
+    seconds: f64,
+}
+
+impl<'a> CutEvaluator<'a> {
+    /// Knows nothing yet.
+    pub fn new(
+        sized: &'a SizedGraph<'a>,
+        mesh: &'a DeviceMesh<'a>,
+        units: &'a [CutDevice],
+    ) -> CutEvaluator<'a> {
+        let (nodes, held) =
+            (vec![HashMap::new(); sized.nodes.len()], vec![HashMap::new(); sized.kinds.types.len()]);
+        CutEvaluator { sized, mesh, units, nodes, held, moved: HashMap::new() }
+    }
+
+    /// What the devices do of a node.
+    pub fn divided(&mut self, node: usize, choices: &[NodeCut]) -> Result<Rc<DividedNode>, CutError> {
+        let (kind, known) = (self.sized.kind(node), &mut self.nodes[self.sized.kinds.kind_of[node] as usize]);
+        if let Some(known) = known.get(choices) {
+            return Ok(known.clone());
+        }
+        let parts = node_parts(kind, choices, self.mesh).map_err(|why| CutError::Illegal { node, why })?;
+        let on = |device: usize| {
+            let reads = parts.ins.iter().map(|n| area(&n.boxes[device]));
+            let writes = parts.outs.iter().map(|boxes| area(&boxes[device]));
+            reads.chain(writes).zip(&kind.element).map(|(n, e)| n * e).sum()
+        };
+        let bytes = (0..self.mesh.devices()).map(on).collect();
+        let seconds = seconds(kind, &parts, self.units, self.mesh);
+        let new = Rc::new(DividedNode { parts, seconds, bytes });
+        known.insert(choices.to_vec(), new.clone());
+        Ok(new)
+    }
+
+    /// What the devices hold of a value.
+    fn holds(&mut self, v: usize, shardings: &[Sharding]) -> Rc<NeededBoxes> {
+        let known = &mut self.held[self.sized.kinds.type_of[v] as usize];
+        if let Some(known) = known.get(shardings) {
+            return known.clone();
+        }
+        let boxes = |d: usize| held_box(&self.sized.shapes[v], shardings, self.mesh, d);
+        let new = Rc::new(NeededBoxes { boxes: (0..self.mesh.devices()).map(boxes).collect(), unreduced: 0 });
+        known.insert(shardings.to_vec(), new.clone());
+        new
+    }
+
+    /// What a cut means.
+    pub fn cost(&mut self, cut: &GraphCut) -> Result<CutCost, CutError> {
+        let (sized, devices) = (self.sized, self.mesh.devices());
+        let mut nodes = Vec::with_capacity(sized.graph.nodes.len());
+        let mut work = Vec::with_capacity(sized.graph.nodes.len());
+        let mut largest = vec![0; devices];
+        for (id, node) in sized.graph.nodes.iter().enumerate() {
+            let divided = self.divided(id, &cut.choices(sized.graph, id))?;
+            for (v, shardings) in node.outs.iter().zip(&divided.parts.shardings) {
+                if cut.values[v.index()] != *shardings {
+                    let why = format!("it leaves a result {shardings:?}, not as the cut says");
+                    return Err(CutError::Illegal { node: id, why });
+                }
+            }
+            largest.iter_mut().zip(&divided.bytes).for_each(|(most, bytes)| *most = (*most).max(*bytes));
+            work.push(divided.seconds);
+            nodes.push(divided);
+        }
+        let mut bytes = CutTraffic { pairs: vec![vec![0; devices]; devices], values: Vec::new() };
+        let mut moving = Vec::with_capacity(sized.graph.values.len());
+        let mut memory = largest;
+        for v in 0..sized.graph.values.len() {
+            let moved = self.moved(v, cut, &nodes)?;
+            moving.push(moved.seconds);
+            bytes.values.push(moved.bytes);
+            if moved.bytes > 0 {
+                let pairs = bytes.pairs.iter_mut().flatten();
+                pairs.zip(&moved.pairs).for_each(|(all, bytes)| *all += bytes);
+            }
+            if sized.persists(v) || sized.kept[v] {
+                let held = self.holds(v, &cut.values[v]);
+                let each = memory.iter_mut().zip(&held.boxes);
+                each.for_each(|(all, region)| *all += area(region) * sized.element[v]);
+            }
+        }
+        let beside = walked(sized, &work, &moving);
+        Ok(CutCost { bytes, work: work.iter().sum(), moving: moving.iter().sum(), beside, memory })
+    }
+
+    fn moved(&mut self, v: usize, cut: &GraphCut, nodes: &[Rc<DividedNode>]) -> Result<Rc<Moved>, CutError> {
+        let sized = self.sized;
+        let next: Vec<Rc<NeededBoxes>> =
+            sized.carried_by[v].iter().map(|&input| self.holds(input, &cut.values[input])).collect();
+        let mut needed: Vec<(usize, usize)> = Vec::new();
+        for (node, operands) in &sized.readers[v] {
+            needed.extend(operands.iter().map(|&i| (Rc::as_ptr(&nodes[*node]) as usize, i)));
+        }
+        needed.extend(next.iter().map(|need| (Rc::as_ptr(need) as usize, usize::MAX)));
+        let key = (sized.kinds.type_of[v], cut.values[v].clone(), needed);
+        if let Some(known) = self.moved.get(&key) {
+            return Ok(known.clone());
+        }
+        let read = sized.readers[v].iter().flat_map(|(n, operands)| operands.iter().map(|&i| (*n, i)));
+        let read = read.map(|(node, operand)| &nodes[node].parts.ins[operand]);
+        let needs: Vec<&NeededBoxes> = read.chain(next.iter().map(Rc::as_ref)).collect();
+        let (mesh, devices) = (self.mesh, self.mesh.devices());
+        let mut moved = Moved { pairs: vec![0; devices * devices], bytes: 0, seconds: 0.0 };
+        let mut seconds = vec![0.0; devices];
+        let mut add = |to: usize, from: usize, elements: u64| {
+            let n = elements * sized.element[v];
+            moved.pairs[to * devices + from] += n;
+            moved.bytes += n;
+            seconds[to] += n as f64 / mesh.levels[mesh.link(to, from)].bandwidth.max(1.0);
+        };
+        if fetches(&sized.shapes[v], &cut.values[v], &needs, mesh, &mut add).is_none() {
+            let node = match sized.graph.values[v].origin {
+                Origin::Node { node, .. } => node.index(),
+                Origin::Input(_) => sized.readers[v].first().map_or(0, |(reader, _)| *reader),
+            };
+            let why = format!("value {v} is wanted as partial sums, which it is not");
+            return Err(CutError::Illegal { node, why });
+        }
+        moved.seconds = seconds.into_iter().fold(0.0, f64::max);
+        let moved = Rc::new(moved);
+        self.moved.insert(key, moved.clone());
+        Ok(moved)
+    }
+}
+
+/// Seconds of a step whose nodes are computed in order while values move, one after another in the order in which
+/// they are made, or first read if they are inputs.
+fn walked(sized: &SizedGraph, work: &[f64], moving: &[f64]) -> f64 {
+    let (mut computed, mut carried) = (0.0f64, 0.0f64);
+    let mut there = vec![f64::NAN; moving.len()];
+    for (node, seconds) in sized.graph.nodes.iter().zip(work) {
+        for v in node.ins.iter().map(|v| v.index()).filter(|v| moving[*v] > 0.0) {
+            if there[v].is_nan() {
+                carried += moving[v];
+                there[v] = carried;
+            }
+            computed = computed.max(there[v]);
+        }
+        computed += seconds;
+        for v in node.outs.iter().map(|v| v.index()).filter(|v| moving[*v] > 0.0) {
+            carried = carried.max(computed) + moving[v];
+            there[v] = carried;
+        }
+    }
+    computed.max(carried)
+}

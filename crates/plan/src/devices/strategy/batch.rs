@@ -1,0 +1,27 @@
+//! What strategies that divide the batch have in common: every device takes partials of its own.
+
+use super::DeviceSet;
+use crate::devices::error::JobPlanError;
+use crate::devices::options::DeviceOptions;
+use crate::document::job::{Rank, WorkSharing, share_of_batch};
+use gulliver_graph::dim::BATCH;
+
+/// The options of each device: its rank, its partials and its share of the largest batch.
+pub(super) fn shares(set: &DeviceSet, sharing: WorkSharing) -> Result<Vec<DeviceOptions>, JobPlanError> {
+    let ranks = set.devices.len() as u32;
+    let share = |(rank, options): (u32, &DeviceOptions)| {
+        let mut options = options.clone();
+        if options.partials == 0 || !options.partials.is_multiple_of(ranks) {
+            return Err(JobPlanError::Partials { partials: options.partials, devices: ranks });
+        }
+        options.partials /= ranks;
+        if let Some(largest) = &mut options.largest
+            && let Some(batch) = largest.get(BATCH)
+        {
+            largest.set(BATCH, share_of_batch(batch, ranks)?);
+        }
+        options.rank = Some(Rank { rank, ranks, sharing });
+        Ok(options)
+    };
+    (0..ranks).zip(&set.devices).map(share).collect()
+}
