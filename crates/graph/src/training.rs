@@ -147,8 +147,9 @@ mod tests {
 
     #[test]
     fn every_model_trains_evaluates_and_predicts() {
-        for row in MODELS.iter().filter(|row| !row.name.starts_with("gpt-") && !row.name.starts_with("gpt2-"))
-        {
+        for row in MODELS.iter().filter(|row| {
+            !row.name.starts_with("megatron") && (row.name == "gpt" || !row.name.starts_with("gpt"))
+        }) {
             let model = model(row.name, &[]).unwrap();
             let train =
                 training_graph(&*model, &[adam()], None).unwrap_or_else(|e| panic!("{}: {e}", row.name));

@@ -66,7 +66,9 @@ fn sizes(graph: &Graph) -> Bindings {
 
 #[test]
 fn training_graphs_of_arrays_pass_verification_and_share_data() {
-    for row in MODELS.iter().filter(|row| !row.name.starts_with("gpt-") && !row.name.starts_with("gpt2-")) {
+    for row in MODELS.iter().filter(|row| {
+        !row.name.starts_with("megatron") && (row.name == "gpt" || !row.name.starts_with("gpt"))
+    }) {
         let model = model(row.name, &[]).unwrap();
         let adam = Optimizer::new("adam", &[]).unwrap();
         let graph = training_graph(&*model, &[adam], Some(Clip::Norm(1.0))).unwrap();

@@ -125,7 +125,9 @@ proptest! {
 fn every_model_keeps_its_inputs_outputs_and_flops() {
     let adam = || [Optimizer::new("adam", &[]).unwrap()];
     let mut chains = 0;
-    for row in MODELS.iter().filter(|row| !row.name.starts_with("gpt-") && !row.name.starts_with("gpt2-")) {
+    for row in MODELS.iter().filter(|row| {
+        !row.name.starts_with("megatron") && (row.name == "gpt" || !row.name.starts_with("gpt"))
+    }) {
         let model = model(row.name, &[]).unwrap();
         let plain = plain_training_graph(&*model, &adam(), Some(Clip::Norm(1.0))).unwrap();
         let fused = training_graph(&*model, &adam(), Some(Clip::Norm(1.0))).unwrap();

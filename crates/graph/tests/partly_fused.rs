@@ -84,7 +84,9 @@ fn compare(graphs: &[&Graph], apart: bool) -> Fused {
 
 #[test]
 fn equal_graphs_are_fused_node_by_node() {
-    for row in MODELS.iter().filter(|row| !row.name.starts_with("gpt-") && !row.name.starts_with("gpt2-")) {
+    for row in MODELS.iter().filter(|row| {
+        !row.name.starts_with("megatron") && (row.name == "gpt" || !row.name.starts_with("gpt"))
+    }) {
         let model = model(row.name, &[]).unwrap();
         let graph = training_graph(&*model, &[adam()], Some(Clip::Norm(1.0))).unwrap();
         for members in [1, 3] {

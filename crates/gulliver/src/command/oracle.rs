@@ -87,8 +87,10 @@ pub fn run(arguments: &OracleArguments) -> Result<(), Error> {
         check_file(path)?;
     }
     let name = arguments.model.as_str();
-    let asked = asked(name, &arguments.sets, arguments.length)?;
     let here = arguments.cluster == "cpu";
+    let software = arguments.software.as_deref().unwrap_or(if here { "gulliver" } else { "pytorch" });
+    let software = Software::named(software)?;
+    let asked = asked(name, &arguments.sets, arguments.length, software.kernels)?;
     let mut cluster = if here { this_machine() } else { cluster(&arguments.cluster)? };
     for what in &arguments.what_if {
         change(&mut cluster, what)?;
@@ -105,8 +107,7 @@ pub fn run(arguments: &OracleArguments) -> Result<(), Error> {
         None if here => Precision::F32,
         None => Precision::Mixed,
     };
-    let software = arguments.software.as_deref().unwrap_or(if here { "gulliver" } else { "pytorch" });
-    setting.software = Software::named(software)?;
+    setting.software = software;
     let epoch = arguments.epoch.or(asked.epoch);
     setting.epoch = epoch.unwrap_or(setting.epoch);
     if let Some(jobs) = arguments.jobs {

@@ -224,7 +224,7 @@ pub fn model_with(name: &str, sets: &[String]) -> Result<ModelSection, JobError>
 }
 
 /// Reads `--set` flags that may name only the settings `names` of the model `owner`.
-pub(crate) fn model_settings(
+fn model_settings(
     owner: &str,
     names: &[&str],
     sets: &[String],
@@ -234,9 +234,6 @@ pub(crate) fn model_settings(
         let origin = FieldOrigin::Flag(set.clone());
         let wrong = |problem: String| JobError { origin: origin.clone(), field: String::new(), problem };
         let all = || names.join(", ");
-        if names.is_empty() {
-            return Err(wrong(format!("{owner} has no settings to change")));
-        }
         let Some((path, value)) = set.split_once('=') else {
             return Err(wrong(format!("must have the form setting=value; {owner} has {}", all())));
         };
