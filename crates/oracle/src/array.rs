@@ -288,24 +288,30 @@ mod tests {
     }
 
     /// HFTA's poster has gains of 2.42 to 11.50 over one job after the other on GPUs, and of 1.25 to 4.72 over
-    /// processes; the forms have less of PointNet on V100 (1.4), and no more than a third over processes, which they
-    /// let launch without any cost.
+    /// processes. Those of PointNet on V100 (4.29) come out as 1.4: a step has 67 launches, and its kernels of 32
+    /// samples stream 27 million elements a sample, which keeps a V100 busy for two thirds of the step. The poster's
+    /// programs also load data and launch an optimizer kernel for each weight, which the forms do not count, and the
+    /// forms let processes launch at no cost. Launches of statistics that batch norm carries along and of accuracies
+    /// are not counted either: no framework's step has them. With them, and with elementwise kernels fused, the gain
+    /// was 1.8.
     #[test]
     fn small_models_gain_several_times_and_large_ones_nothing() {
         let best = |all: &[Shared], sharing: Sharing| {
             all.iter().find(|one| one.sharing == sharing && one.missing.is_none()).map(|one| one.gain)
         };
-        let small = ["pointnet", "dcgan", "resnet18"].into_iter();
-        for (name, cluster) in small.flat_map(|name| [(name, "dgx1-16"), (name, "dgx-a100")]) {
-            let all = asked(&graph(name), cluster, 32, 32);
-            let (array, processes) =
-                (best(&all, Sharing::Array).unwrap(), best(&all, Sharing::Processes).unwrap());
-            assert!((1.4..20.0).contains(&array), "{name} on {cluster}: {array}");
-            assert!(
-                array > 1.04 * processes && processes >= 1.0,
-                "{name} on {cluster}: {array}, {processes}"
-            );
-            assert_eq!(all[0].sharing, Sharing::Array, "{name} on {cluster}");
+        // Least gain on V100 and on A100.
+        for (name, least) in [("pointnet", [1.4, 2.5]), ("dcgan", [3.5, 7.5]), ("resnet18", [2.7, 5.5])] {
+            for (cluster, least) in ["dgx1-16", "dgx-a100"].into_iter().zip(least) {
+                let all = asked(&graph(name), cluster, 32, 32);
+                let (array, processes) =
+                    (best(&all, Sharing::Array).unwrap(), best(&all, Sharing::Processes).unwrap());
+                assert!((least..12.0).contains(&array), "{name} on {cluster}: {array}");
+                assert!(
+                    array > 1.04 * processes && processes >= 1.0,
+                    "{name} on {cluster}: {array}, {processes}"
+                );
+                assert_eq!(all[0].sharing, Sharing::Array, "{name} on {cluster}");
+            }
         }
         let sizes = [("width", 2048), ("layers", 8), ("heads", 16), ("context", 1024), ("vocab", 50257)];
         let large = framework("gpt", &sizes.map(|(name, size)| (name, int(size))), 1024);

@@ -12,7 +12,6 @@ pub mod closed;
 pub mod cluster;
 pub mod collective;
 pub mod deal;
-mod framework;
 pub mod from_graph;
 pub mod hardware;
 mod interval;

@@ -82,7 +82,16 @@ pub static B20: Settings = &sizes(50257, 4096, 32, 96, 1024);
 /// 40 billion parameters.
 pub static B40: Settings = &sizes(50257, 5120, 40, 128, 1024);
 
-/// As Megatron trains GPT-3: samples of 2048 tokens, a vocabulary made up to a round number, dropout.
+/// GPT-2 of 10 billion parameters, as Harmony's authors deepen it (Li et al., 2022).
+pub static GPT2_10B: Settings = &sizes(50257, 4096, 32, 50, 1024);
+/// GPT-2 of 20 billion parameters.
+pub static GPT2_20B: Settings = &sizes(50257, 4096, 32, 100, 1024);
+/// GPT-2 of 30 billion parameters.
+pub static GPT2_30B: Settings = &sizes(50257, 4096, 32, 150, 1024);
+/// GPT-2 of 40 billion parameters.
+pub static GPT2_40B: Settings = &sizes(50257, 4096, 32, 200, 1024);
+
+/// GPT-3 as Megatron trains it: 2048 tokens a sample, a vocabulary padded to a multiple of 1024, dropout.
 const fn megatron(width: i64, heads: i64, layers: i64) -> [(&'static str, ParamValue); 6] {
     [
         ("vocab", int(51200)),

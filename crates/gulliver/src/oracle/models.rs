@@ -110,9 +110,18 @@ fn of_job(path: &Path, sets: &[String], kernels: Kernels) -> Result<NamedModel, 
     let name = path.file_stem().map_or(String::new(), |stem| stem.to_string_lossy().into_owned());
     let info = prepared.sources.train.info();
     let states = states_per_weight(&prepared.graphs.train, &prepared.graphs.largest);
-    let length = prepared.graphs.largest.get("length").filter(|_| info.vocabulary.is_some());
+    let largest = &prepared.graphs.largest;
+    let length = largest.get("length").filter(|_| info.vocabulary.is_some());
+    let workload = match kernels {
+        Kernels::Nodes => from_graph(&name, &prepared.graphs.train, largest, kernels)?.folded(),
+        // A framework runs the operators as they are before fusion.
+        Kernels::Framework | Kernels::FusedAttention => {
+            let settings: Vec<_> = job.model.params().into_iter().chain(prepared.fitted).collect();
+            from_model(&name, model(&job.model.name, &settings)?.as_ref(), largest, kernels)?
+        }
+    };
     Ok(NamedModel {
-        workload: from_graph(&name, &prepared.graphs.train, &prepared.graphs.largest, kernels)?.folded(),
+        workload,
         batch: Some(job.train.batch as u32),
         states,
         epoch: Some(info.examples as f64),

@@ -135,27 +135,9 @@ pub fn alexnet(size: u32) -> Option<Workload> {
     of_graph("alexnet", build, 0)
 }
 
-/// CosmoFlow for cubes of this extent with four channels: filters double up to 256.
-pub fn cosmoflow(size: u32) -> Option<Workload> {
-    let build = move |g: &mut Builder| {
-        let extent: Dim = (size as usize).into();
-        let mut x = g.data("x", DType::F32, &[batch(), 4.into(), extent.clone(), extent.clone(), extent])?;
-        let (mut left, mut filters) = (size, 16);
-        while left > 4 {
-            let options = ConvOptions::new(3).padding(1);
-            x = g.scope(format!("features.{left}"), |g| g.conv_layer(x, filters, &[3; 3], &options, true))?;
-            x = g.relu(x)?;
-            x = g.max_pool(x, &[2; 3], &[2; 3], &[0; 3])?;
-            (left, filters) = (left / 2, (2 * filters).min(256));
-        }
-        x = g.flatten(x)?;
-        for width in [128, 64] {
-            x = g.scope(format!("head.{width}"), |g| g.linear(x, width, true))?;
-            x = g.relu(x)?;
-        }
-        g.scope("head.4", |g| g.linear(x, 4, true))
-    };
-    of_graph("cosmoflow", build, 0)
+/// CosmoFlow for cubes of 512.
+pub fn cosmoflow() -> Option<Workload> {
+    of_table("cosmoflow-512", &[], 0)
 }
 
 /// A stack of equal blocks that read tokens: those of which the product has none.

@@ -83,7 +83,7 @@ fn network(name: &str) -> Option<(Workload, &'static str)> {
         "resnet" | "resnet50" => (resnet(&[3, 4, 6, 3], SIZE)?, "ResNet50"),
         "resnet152" => (resnet(&[3, 8, 36, 3], SIZE)?, "ResNet152"),
         "vgg" | "vgg16" => (vgg16(SIZE)?, "VGG16"),
-        "cosmoflow" => (cosmoflow(512)?, "CosmoFlow"),
+        "cosmoflow" => (cosmoflow()?, "CosmoFlow"),
         _ => return None,
     })
 }

@@ -1,8 +1,9 @@
 //! The workload of a graph of a training step: a layer begins where weights enter a product, and what follows
 //! belongs to it. All figures are derived from the operators' specs.
 
+mod framework;
+
 use crate::OracleError;
-use crate::framework;
 use crate::kernel::{Divide, Family, Grows, Work};
 use crate::workload::{Layer, Workload};
 use gulliver_graph::dim::{Bindings, Dim};
