@@ -7,7 +7,7 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::{float, int};
 use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
-use gulliver_oracle::from_graph::{Kernels, from_model};
+use gulliver_oracle::from_graph::{KernelStyle, from_model};
 use gulliver_oracle::setting::{Setting, Software};
 use gulliver_oracle::strategy::{Cut, Order, Recompute, Strategy};
 use gulliver_oracle::workload::Workload;
@@ -113,7 +113,7 @@ fn gpt((name, hidden, heads, layers): Model) -> Workload {
     settings.push(("dropout".into(), float(0.1)));
     let built = model("gpt", &settings).expect("published sizes");
     let sizes = Bindings::new().with("length", LENGTH as usize);
-    from_model(name, built.as_ref(), &sizes, Kernels::Framework).expect("a GPT can be read")
+    from_model(name, built.as_ref(), &sizes, KernelStyle::Framework).expect("a GPT can be read")
 }
 
 fn ask(gpt: &Workload, strategy: &Strategy, batch: u32) -> Option<Estimate> {

@@ -5,7 +5,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::model::model;
 use gulliver_oracle::closed::Oracle;
 use gulliver_oracle::cluster::Cluster;
-use gulliver_oracle::from_graph::{Kernels, from_model};
+use gulliver_oracle::from_graph::{KernelStyle, from_model};
 use gulliver_oracle::rank::{each_strategy, rank};
 use gulliver_oracle::setting::Setting;
 use std::hint::black_box;
@@ -17,7 +17,7 @@ fn main() {
     let read = |name: &str| {
         let began = Instant::now();
         let built = model(name, &[]).unwrap();
-        let workload = from_model(name, built.as_ref(), &sizes, Kernels::Framework).unwrap();
+        let workload = from_model(name, built.as_ref(), &sizes, KernelStyle::Framework).unwrap();
         println!("{name}: read from its graph in {:.3} s", began.elapsed().as_secs_f64());
         workload
     };

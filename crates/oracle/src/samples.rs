@@ -1,6 +1,6 @@
 //! Models for the tests of this crate, as frameworks run them.
 
-use crate::from_graph::{Kernels, from_graph, from_model};
+use crate::from_graph::{KernelStyle, from_graph, from_model};
 use crate::workload::Workload;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
@@ -16,7 +16,7 @@ use gulliver_graph::windows::ConvOptions;
 pub(crate) fn framework(name: &str, settings: &[(&str, ParamValue)], length: usize) -> Workload {
     let settings: Vec<_> = settings.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
     let sizes = Bindings::new().with("length", length);
-    from_model(name, model(name, &settings).unwrap().as_ref(), &sizes, Kernels::Framework).unwrap()
+    from_model(name, model(name, &settings).unwrap().as_ref(), &sizes, KernelStyle::Framework).unwrap()
 }
 
 /// A GPT of the table whose context is 2048.
@@ -43,7 +43,7 @@ pub(crate) fn vgg16() -> Workload {
 pub(crate) fn nodes(name: &str, length: usize) -> Workload {
     let built = model(name, &[]).unwrap();
     let graph = training_graph(built.as_ref(), &[Optimizer::new("adam", &[]).unwrap()], None).unwrap();
-    from_graph(name, &graph, &Bindings::new().with("length", length), Kernels::Nodes).unwrap()
+    from_graph(name, &graph, &Bindings::new().with("length", length), KernelStyle::Nodes).unwrap()
 }
 
 /// CosmoFlow for cubes of 128.
@@ -69,5 +69,5 @@ pub(crate) fn alexnet() -> Workload {
         }
         Ok(x)
     };
-    from_model("alexnet", &Classifier(build), &Bindings::new(), Kernels::Framework).unwrap()
+    from_model("alexnet", &Classifier(build), &Bindings::new(), KernelStyle::Framework).unwrap()
 }

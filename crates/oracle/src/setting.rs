@@ -2,7 +2,7 @@
 //! it, which decides what a kernel's launch costs and whether exchanges hide behind the backward pass.
 
 use crate::OracleError;
-use crate::from_graph::Kernels;
+use crate::from_graph::KernelStyle;
 use crate::hardware::Precision;
 
 /// What a framework adds to the hardware.
@@ -11,7 +11,7 @@ pub struct Software {
     /// As users name it.
     pub name: &'static str,
     /// Whose kernels run the operators of a graph.
-    pub kernels: Kernels,
+    pub kernels: KernelStyle,
     /// Seconds of the host for each kernel it launches.
     pub dispatch: f64,
     /// Seconds of the host for each step beside its kernels.
@@ -70,7 +70,7 @@ const NCCL_BUFFERS: f64 = 4.0 * 10.0 * 2.0 * 4.0 * 1048576.0;
 const TABLE: &[Software] = &[
     Software {
         name: "pytorch",
-        kernels: Kernels::Framework,
+        kernels: KernelStyle::Framework,
         dispatch: 46e-6,
         step: 0.3e-3,
         overlap: 0.9,
@@ -92,7 +92,7 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "deepspeed",
-        kernels: Kernels::Framework,
+        kernels: KernelStyle::Framework,
         dispatch: 46e-6,
         step: 0.3e-3,
         overlap: 0.0,
@@ -114,7 +114,7 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "megatron",
-        kernels: Kernels::Framework,
+        kernels: KernelStyle::Framework,
         dispatch: 46e-6,
         step: 0.3e-3,
         overlap: 0.0,
@@ -138,7 +138,7 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "tensorflow",
-        kernels: Kernels::Framework,
+        kernels: KernelStyle::Framework,
         dispatch: 10e-6,
         step: 0.3e-3,
         overlap: 0.9,
@@ -160,7 +160,7 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "mxnet",
-        kernels: Kernels::Framework,
+        kernels: KernelStyle::Framework,
         dispatch: 10e-6,
         step: 0.3e-3,
         overlap: 0.9,
@@ -182,7 +182,7 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "chainer",
-        kernels: Kernels::Framework,
+        kernels: KernelStyle::Framework,
         dispatch: 46e-6,
         step: 0.3e-3,
         overlap: 0.0,
@@ -209,7 +209,7 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "ideal",
-        kernels: Kernels::Framework,
+        kernels: KernelStyle::Framework,
         dispatch: 0.0,
         step: 0.0,
         overlap: 0.0,
@@ -231,7 +231,7 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "gulliver",
-        kernels: Kernels::Nodes,
+        kernels: KernelStyle::Nodes,
         dispatch: 0.0,
         step: 0.0,
         overlap: 0.0,

@@ -4,7 +4,7 @@ use crate::change::change;
 use crate::closed::estimate;
 use crate::cluster::{Cluster, Group};
 use crate::collective::{Algorithm, all_gather, all_reduce, all_reduce_by, all_to_all, send};
-use crate::from_graph::{Kernels, from_model};
+use crate::from_graph::{KernelStyle, from_model};
 use crate::hardware::{Accelerator, Precision};
 use crate::kernel::{Divide, Family, Work};
 use crate::network::Link;
@@ -166,7 +166,7 @@ fn fused_attention_keeps_no_scores() {
     let sizes = Bindings::new().with("length", 2048);
     let built = model("gpt3-1.3b", &[]).unwrap();
     let of = |kernels| from_model("gpt", built.as_ref(), &sizes, kernels).unwrap();
-    let (plain, fused) = (of(Kernels::Framework), of(Kernels::FusedAttention));
+    let (plain, fused) = (of(KernelStyle::Framework), of(KernelStyle::FusedAttention));
     let [plain, fused] = [&plain, &fused].map(|workload| &workload.layers[1]);
     assert!(plain.selective > 0.0 && close(plain.kept - plain.selective, fused.kept));
     assert_eq!(fused.selective, 0.0);
@@ -178,7 +178,7 @@ fn every_kind_of_graph_has_an_answer() {
     for (name, length) in [("cosmoflow", None), ("lstm", Some(32)), ("bert-tiny", Some(64)), ("mlp", None)] {
         let built = model(name, &[]).unwrap();
         let sizes = length.map_or(Bindings::new(), |length| Bindings::new().with("length", length));
-        let workload = from_model(name, built.as_ref(), &sizes, Kernels::Framework).unwrap();
+        let workload = from_model(name, built.as_ref(), &sizes, KernelStyle::Framework).unwrap();
         let cluster = Cluster::named("dgx1-16").unwrap();
         let ranking = rank(&workload, &cluster, 4, &Setting::new(16).unwrap()).unwrap();
         let best = &ranking.estimates[0];

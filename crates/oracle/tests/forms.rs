@@ -6,7 +6,7 @@ use gulliver_graph::model::model;
 use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::collective::{all_gather, all_reduce};
-use gulliver_oracle::from_graph::{Kernels, from_model};
+use gulliver_oracle::from_graph::{KernelStyle, from_model};
 use gulliver_oracle::setting::{Setting, Software};
 use gulliver_oracle::strategy::{Cut, Recompute, Strategy};
 use gulliver_oracle::workload::Workload;
@@ -14,7 +14,7 @@ use gulliver_oracle::workload::Workload;
 fn gpt() -> Workload {
     let built = model("gpt3-1.3b", &[]).unwrap();
     let sizes = Bindings::new().with("length", 2048);
-    from_model("gpt", built.as_ref(), &sizes, Kernels::Framework).unwrap()
+    from_model("gpt", built.as_ref(), &sizes, KernelStyle::Framework).unwrap()
 }
 
 fn ask(strategy: &Strategy, batch: u32, software: &Software) -> Estimate {

@@ -8,7 +8,7 @@ use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::model::{MODELS, ModelInput, model};
 use gulliver_graph::nearest::suggestion;
-use gulliver_oracle::from_graph::{Kernels, from_graph, from_model};
+use gulliver_oracle::from_graph::{KernelStyle, from_graph, from_model};
 use gulliver_oracle::workload::Workload;
 use std::path::Path;
 
@@ -38,7 +38,7 @@ pub fn asked(
     name: &str,
     sets: &[String],
     length: Option<u32>,
-    kernels: Kernels,
+    kernels: KernelStyle,
 ) -> Result<NamedModel, Error> {
     let no_length = |why: &str| match length {
         Some(_) => Err(Error::Invalid(format!("--length: {name} {why}"))),
@@ -104,7 +104,7 @@ fn tokens(name: &str, asked: Option<u32>, context: Option<u32>) -> Result<u32, E
     }
 }
 
-fn of_job(path: &Path, sets: &[String], kernels: Kernels) -> Result<NamedModel, Error> {
+fn of_job(path: &Path, sets: &[String], kernels: KernelStyle) -> Result<NamedModel, Error> {
     let job = Job::load_with(path, sets.iter().cloned().map(Override::from).collect())?;
     let prepared = prepare(&job, open_data(&job)?, None)?;
     let name = path.file_stem().map_or(String::new(), |stem| stem.to_string_lossy().into_owned());
@@ -113,9 +113,9 @@ fn of_job(path: &Path, sets: &[String], kernels: Kernels) -> Result<NamedModel, 
     let largest = &prepared.graphs.largest;
     let length = largest.get("length").filter(|_| info.vocabulary.is_some());
     let workload = match kernels {
-        Kernels::Nodes => from_graph(&name, &prepared.graphs.train, largest, kernels)?.folded(),
+        KernelStyle::Nodes => from_graph(&name, &prepared.graphs.train, largest, kernels)?.folded(),
         // A framework runs the operators as they are before fusion.
-        Kernels::Framework | Kernels::FusedAttention => {
+        KernelStyle::Framework | KernelStyle::FusedAttention => {
             let settings: Vec<_> = job.model.params().into_iter().chain(prepared.fitted).collect();
             from_model(&name, model(&job.model.name, &settings)?.as_ref(), largest, kernels)?
         }

@@ -9,7 +9,7 @@ use gulliver_graph::model::classifier::Classifier;
 use gulliver_graph::model::param::{ParamValue, float, int, ints, text};
 use gulliver_graph::model::{Architecture, model};
 use gulliver_graph::windows::ConvOptions;
-use gulliver_oracle::from_graph::{Kernels, from_model};
+use gulliver_oracle::from_graph::{KernelStyle, from_model};
 use gulliver_oracle::kernel::Grows;
 use gulliver_oracle::workload::{Layer, Workload};
 use std::collections::HashMap;
@@ -20,13 +20,13 @@ const START: Init = Init::Normal(0.02);
 const ZERO: Option<Init> = Some(Init::Constant(0.0));
 
 /// The workload of a model for samples of this length.
-fn workload(name: &str, model: &dyn Architecture, length: u32, kernels: Kernels) -> Option<Workload> {
+fn workload(name: &str, model: &dyn Architecture, length: u32, kernels: KernelStyle) -> Option<Workload> {
     from_model(name, model, &Bindings::new().with("length", length as usize), kernels).ok()
 }
 
 fn of_table(name: &str, settings: &[(&str, ParamValue)], length: u32) -> Option<Workload> {
     let settings: Vec<_> = settings.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
-    workload(name, model(name, &settings).ok()?.as_ref(), length, Kernels::Framework)
+    workload(name, model(name, &settings).ok()?.as_ref(), length, KernelStyle::Framework)
 }
 
 fn of_graph(
@@ -34,7 +34,7 @@ fn of_graph(
     build: impl Fn(&mut Builder) -> Result<Value, GraphError> + Send + Sync,
     length: u32,
 ) -> Option<Workload> {
-    workload(name, &Classifier(build), length, Kernels::Framework)
+    workload(name, &Classifier(build), length, KernelStyle::Framework)
 }
 
 /// Workloads that were made before, by name.
@@ -161,7 +161,7 @@ pub struct Decoder {
 
 impl Decoder {
     /// Its workload.
-    pub fn workload(self, name: &str, kernels: Kernels) -> Option<Workload> {
+    pub fn workload(self, name: &str, kernels: KernelStyle) -> Option<Workload> {
         let build = move |g: &mut Builder| {
             let (mut x, table) = self.embedded(g)?;
             for layer in 0..self.layers {

@@ -3,7 +3,7 @@
 //! in 32 bits.
 
 use crate::OracleError;
-use crate::from_graph::{Kernels, Reader};
+use crate::from_graph::{KernelStyle, Reader};
 use crate::kernel::{Divide, Family, Work};
 use crate::workload::Layer;
 use gulliver_graph::graph::op::Op;
@@ -60,7 +60,7 @@ pub(crate) fn keep(reader: &Reader, node: &Node, layer: &mut Layer) -> Result<()
             layer.kept += 2.0 * logits;
             layer.working = layer.working.max(2.0 * logits);
         }
-        Op::Attention(_) if reader.kernels == Kernels::Framework => {
+        Op::Attention(_) if reader.kernels == KernelStyle::Framework => {
             let scores = Scores::of(reader, node)?;
             let mask = if reader.drops { MASK } else { 0.0 };
             layer.selective += (2.0 + mask) * scores.elements();
@@ -101,7 +101,7 @@ impl Scores {
 fn attention(reader: &Reader, node: &Node) -> Result<Vec<Work>, OracleError> {
     let scores = Scores::of(reader, node)?;
     let mut works = scores.products().to_vec();
-    if reader.kernels == Kernels::Framework {
+    if reader.kernels == KernelStyle::Framework {
         let passes = if reader.drops { 4.5 } else { 2.0 };
         works.push(Work { again: true, ..Work::memory(passes * scores.elements(), 3.0, Divide::Batch) });
     }
@@ -111,7 +111,7 @@ fn attention(reader: &Reader, node: &Node) -> Result<Vec<Work>, OracleError> {
 fn attention_grad(reader: &Reader, node: &Node) -> Result<Vec<Work>, OracleError> {
     let scores = Scores::of(reader, node)?;
     let mut works: Vec<Work> = scores.products().iter().flat_map(|work| work.gradients()).collect();
-    if reader.kernels == Kernels::Framework {
+    if reader.kernels == KernelStyle::Framework {
         let passes = if reader.drops { 5.5 } else { 3.0 };
         works.push(Work::memory(passes * scores.elements(), 3.0, Divide::Batch));
     }

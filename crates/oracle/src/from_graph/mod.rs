@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Whose kernels run the operators of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernels {
+pub enum KernelStyle {
     /// Gulliver's: each node of the graph is one.
     Nodes,
     /// A framework's, one operator after the other; attention writes its scores to memory. The graph is one before
@@ -32,13 +32,13 @@ pub fn from_model(
     name: &str,
     model: &dyn Architecture,
     sizes: &Bindings,
-    kernels: Kernels,
+    kernels: KernelStyle,
 ) -> Result<Workload, OracleError> {
     let wrong = |e: GraphError| OracleError::Graph(e.to_string());
     let adam = [Optimizer::new("adam", &[]).map_err(wrong)?];
     let graph = match kernels {
-        Kernels::Nodes => training_graph(model, &adam, None),
-        Kernels::Framework | Kernels::FusedAttention => plain_training_graph(model, &adam, None),
+        KernelStyle::Nodes => training_graph(model, &adam, None),
+        KernelStyle::Framework | KernelStyle::FusedAttention => plain_training_graph(model, &adam, None),
     };
     Ok(from_graph(name, &graph.map_err(wrong)?, sizes, kernels)?.folded())
 }
@@ -48,12 +48,12 @@ pub fn from_graph(
     name: &str,
     graph: &Graph,
     sizes: &Bindings,
-    kernels: Kernels,
+    kernels: KernelStyle,
 ) -> Result<Workload, OracleError> {
     let drops = graph.nodes.iter().any(|node| matches!(node.op, Op::Dropout(_)));
     let (one, two) = (sizes.clone().with("batch", 1), sizes.clone().with("batch", 2));
     let reader = Reader { graph, one, two, kernels, drops };
-    let unneeded = if kernels == Kernels::Nodes { BTreeSet::new() } else { metrics(graph) };
+    let unneeded = if kernels == KernelStyle::Nodes { BTreeSet::new() } else { metrics(graph) };
     let gradient_of = gradients(graph);
     let mut layers: Vec<Layer> = Vec::new();
     // By layer, how a tensor-parallel cut divides its product; by value, the layer that makes it.
@@ -100,7 +100,7 @@ pub fn from_graph(
             }
         }
         reader.describe(node, layer)?;
-        if matches!(node.op, Op::Gather(_)) && kernels != Kernels::Nodes && at == 0 {
+        if matches!(node.op, Op::Gather(_)) && kernels != KernelStyle::Nodes && at == 0 {
             // Each device looks up the words of its part of the table; the parts are added up.
             layer.reductions = 1.0;
         }
@@ -123,7 +123,7 @@ pub fn from_graph(
                 }
             }
         }
-        if kernels != Kernels::Nodes {
+        if kernels != KernelStyle::Nodes {
             framework::keep(&reader, node, layer)?;
         }
     }
@@ -144,7 +144,7 @@ pub fn from_graph(
         for mut work in reader.works(node)? {
             if work.family == Family::Memory && layer.reductions > 0.0 {
                 work.divide = Divide::Sequence;
-            } else if matches!(node.op, Op::Contract(_)) && kernels != Kernels::Nodes {
+            } else if matches!(node.op, Op::Contract(_)) && kernels != KernelStyle::Nodes {
                 divide_gradient(&mut work, layer, divides[at]);
             }
             layer.backward.push(work);
@@ -262,7 +262,7 @@ pub(crate) struct Reader<'a> {
     pub(crate) graph: &'a Graph,
     one: Bindings,
     two: Bindings,
-    pub(crate) kernels: Kernels,
+    pub(crate) kernels: KernelStyle,
     /// Whether the model drops anything.
     pub(crate) drops: bool,
 }
@@ -299,8 +299,8 @@ impl Reader<'_> {
         }
         let work = self.work(node)?;
         match self.kernels {
-            Kernels::Nodes => Ok(vec![work]),
-            Kernels::Framework | Kernels::FusedAttention => framework::works(self, node, work),
+            KernelStyle::Nodes => Ok(vec![work]),
+            KernelStyle::Framework | KernelStyle::FusedAttention => framework::works(self, node, work),
         }
     }
 

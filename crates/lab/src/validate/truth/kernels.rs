@@ -4,7 +4,7 @@ use super::{CsvTable, Prediction, TruthPart};
 use crate::validate::models::Decoder;
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::collective::all_reduce as seconds_of;
-use gulliver_oracle::from_graph::Kernels;
+use gulliver_oracle::from_graph::KernelStyle;
 use gulliver_oracle::setting::Setting;
 use gulliver_oracle::stage::Costs;
 use gulliver_oracle::strategy::Strategy;
@@ -58,7 +58,7 @@ pub fn forward(name: &str, table: &CsvTable) -> Vec<TruthPart> {
             context: length as usize,
             gated: true,
         };
-        let workload = llama.workload("llama", Kernels::FusedAttention);
+        let workload = llama.workload("llama", KernelStyle::FusedAttention);
         let (Ok(cluster), Ok(setting), Some(workload)) =
             (Cluster::named("dgx-a100"), Setting::new(batch), workload)
         else {

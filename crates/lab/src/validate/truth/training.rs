@@ -7,7 +7,7 @@ use crate::validate::models::{Decoder, Known, alexnet, cosmoflow, gpt, resnet, v
 use gulliver_oracle::OracleError;
 use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
-use gulliver_oracle::from_graph::Kernels;
+use gulliver_oracle::from_graph::KernelStyle;
 use gulliver_oracle::hardware::{GIB, Precision};
 use gulliver_oracle::setting::{Setting, Software};
 use gulliver_oracle::strategy::{Cut, Recompute, Strategy};
@@ -253,5 +253,5 @@ fn sized(name: &str, length: u32, stages: u32) -> Option<Workload> {
         context: length as usize,
         gated: false,
     };
-    decoder.workload("gpt", Kernels::Framework)
+    decoder.workload("gpt", KernelStyle::Framework)
 }
