@@ -180,6 +180,16 @@ impl Job {
         }
     }
 
+    /// The name of its file; `job` if it was read from text.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Names another file as the one the job was read from.
+    pub(crate) fn name_file(&mut self, file: &Path) {
+        self.file = file.display().to_string();
+    }
+
     /// The whole job as a job file, defaults included; [`Job::parse`] gives the same job again.
     pub fn to_toml(&self) -> String {
         write::to_toml(self)

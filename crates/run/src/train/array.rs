@@ -4,14 +4,14 @@
 
 use super::{
     Batch, Evaluation, LrSchedule, Notice, Progress, Range, Resumed, Scores, Session, SessionError, Shared,
-    Sources, TrainError, TrainOptions, Training, prefetch,
+    Sources, TrainError, TrainOptions, Training, lock,
 };
 use crate::checkpoint::CheckpointFile;
 use crate::device::RunError;
 use crate::team::start_scoped;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -205,10 +205,6 @@ struct Desk<'d> {
     notify: &'d (dyn Fn(usize, Notice) + Sync),
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Desk<'_> {
     /// Trains the member that is furthest behind until none is left.
     fn work(&self, session: &mut Session) {
@@ -326,7 +322,7 @@ impl Desk<'_> {
             return Ok(batch.clone());
         }
         drop(batches);
-        let batch = Arc::new(prefetch::make(sources.train.as_ref(), &sources.sampler, step)?);
+        let batch = sources.batch(step)?;
         let Batches { kept, at } = &mut *lock(&self.batches);
         let least = at.iter().filter(|(other, _)| *other == data).map(|(_, step)| *step).min();
         while let Some((&old, _)) = kept.range((data, 0)..(data, least.unwrap_or(step))).next() {
