@@ -14,10 +14,11 @@ use answer::{Question, Shares, Training, legend_lines, meanings, round_count};
 use clap::Args;
 use gulliver_oracle::OracleError;
 use gulliver_oracle::change::change;
-use gulliver_oracle::closed::{Estimate, Oracle};
 use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::estimate::Estimate;
 use gulliver_oracle::hardware::{Accelerator, Precision};
-use gulliver_oracle::network::Link;
+use gulliver_oracle::network::ClusterLink;
+use gulliver_oracle::oracle::Oracle;
 use gulliver_oracle::rank::{limits, rank};
 use gulliver_oracle::setting::{Setting, Software};
 use gulliver_run::team::cores;
@@ -223,7 +224,7 @@ fn training(arguments: &OracleArguments, asked: &NamedModel, epoch: bool) -> Res
 fn this_machine() -> Cluster {
     let cores = cores() as u32;
     let device = Accelerator::cpu(measured(1), 4e9);
-    let link = Link::plain(2e-6, 1.0 / 8e9);
+    let link = ClusterLink::plain(2e-6, 1.0 / 8e9);
     Cluster { name: "this machine".into(), ..Cluster::of(device, (1, cores), link.clone(), link) }
 }
 
@@ -245,7 +246,7 @@ fn numbers(text: &str, most: u32) -> Result<Vec<u32>, Error> {
     };
     match all.iter().find(|n| **n == 0 || **n > most) {
         _ if all.is_empty() => Err(wrong()),
-        Some(&asked) => Err(OracleError::Devices { asked, most }.into()),
+        Some(&asked) => Err(OracleError::Count { what: "devices", asked, most }.into()),
         None => Ok(all),
     }
 }

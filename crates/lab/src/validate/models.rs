@@ -11,7 +11,7 @@ use gulliver_graph::model::{Architecture, model};
 use gulliver_graph::windows::ConvOptions;
 use gulliver_oracle::from_graph::{KernelStyle, from_model};
 use gulliver_oracle::kernel::Grows;
-use gulliver_oracle::workload::{Layer, Workload};
+use gulliver_oracle::workload::{ModelLayer, Workload};
 use std::collections::HashMap;
 
 const DROPPED: f32 = 0.1;
@@ -87,7 +87,7 @@ pub fn bert_large(length: u32, predicted: Option<u32>) -> Option<Workload> {
 }
 
 /// A layer that computes a share of the tokens alone.
-fn take_share(layer: &mut Layer, share: f64) {
+fn take_share(layer: &mut ModelLayer, share: f64) {
     for work in layer.forward.iter_mut().chain(&mut layer.backward) {
         work.flops *= share;
         work.moved *= share;

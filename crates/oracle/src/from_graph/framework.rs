@@ -1,11 +1,11 @@
-//! What frameworks run for an operator, where that is not one kernel over its operands: attention that writes its
-//! scores to memory, recurrence step by step, biases added by products, second passes of normalisations, masks of dropout, and losses
+//! Kernels of frameworks, where an operator is not one kernel over its operands: attention that writes its scores to
+//! memory, recurrence step by step, biases added by products, second passes of normalisations, masks of dropout, losses
 //! in 32 bits.
 
 use crate::OracleError;
 use crate::from_graph::{KernelStyle, Reader};
-use crate::kernel::{Divide, Family, Work};
-use crate::workload::Layer;
+use crate::kernel::{Divide, KernelFamily, KernelWork};
+use crate::workload::ModelLayer;
 use gulliver_graph::graph::op::Op;
 use gulliver_graph::graph::op::zip::{Binary, Zip};
 use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value};
@@ -15,11 +15,11 @@ use gulliver_graph::graph::{Graph, Node, Origin, Phase, Role, Value};
 const CELL: f64 = 24.0;
 
 /// The kernels of a node; `work` is the one that reads its operands and writes its results once.
-pub(crate) fn works(reader: &Reader, node: &Node, work: Work) -> Result<Vec<Work>, OracleError> {
+pub(crate) fn works(reader: &Reader, node: &Node, work: KernelWork) -> Result<Vec<KernelWork>, OracleError> {
     let graph = reader.graph;
     let first = |values: &[Value]| values.first().map_or(Ok(0.0), |v| Ok(reader.elements(*v)?.0));
     let (read, written) = (first(&node.ins)?, first(&node.outs)?);
-    let more = |elements: f64| vec![Work { moved: work.moved + elements, ..work }];
+    let more = |elements: f64| vec![KernelWork { moved: work.moved + elements, ..work }];
     Ok(match &node.op {
         Op::Attention(_) => attention(reader, node)?,
         Op::AttentionGrad(_) => attention_grad(reader, node)?,
@@ -31,15 +31,17 @@ pub(crate) fn works(reader: &Reader, node: &Node, work: Work) -> Result<Vec<Work
         Op::LayerNormGrad(_) => more(read),
         Op::Dropout(_) => more(MASK * written),
         // In 32 bits: cast, subtract, exponentiate, sum, pick.
-        Op::CrossEntropy(_) => vec![Work { moved: 6.0 * read, calls: 8.0, ..work }],
-        Op::CrossEntropyGrad(_) => vec![Work { moved: 5.0 * read, calls: 5.0, ..work }],
-        Op::Slice(_) => vec![Work { moved: 2.0 * written, ..work }],
-        Op::Gather(_) => vec![Work { weights: 0.0, moved: 2.0 * written, ..work }],
+        Op::CrossEntropy(_) => vec![KernelWork { moved: 6.0 * read, calls: 8.0, ..work }],
+        Op::CrossEntropyGrad(_) => vec![KernelWork { moved: 5.0 * read, calls: 5.0, ..work }],
+        Op::Slice(_) => vec![KernelWork { moved: 2.0 * written, ..work }],
+        Op::Gather(_) => vec![KernelWork { weights: 0.0, moved: 2.0 * written, ..work }],
         // Parts of a gradient are written side by side.
-        Op::SliceGrad(_) => vec![Work { moved: 2.0 * read, ..work }],
+        Op::SliceGrad(_) => vec![KernelWork { moved: 2.0 * read, ..work }],
         Op::Zip(Zip(Binary::Add)) if joins_parts(graph, node) || adds_bias(graph, node) => Vec::new(),
         // Statistics that are carried, and scalars.
-        _ if node.phase == Phase::Forward && work.family == Family::Memory && work.moved <= 1.0 => Vec::new(),
+        _ if node.phase == Phase::Forward && work.family == KernelFamily::Memory && work.moved <= 1.0 => {
+            Vec::new()
+        }
         _ => vec![work],
     })
 }
@@ -47,8 +49,8 @@ pub(crate) fn works(reader: &Reader, node: &Node, work: Work) -> Result<Vec<Work
 /// Elements of a mask of bytes, for each element that it masks, in half precision.
 const MASK: f64 = 0.5;
 
-/// Adds what the forward pass of a node keeps beside its operands and results.
-pub(crate) fn keep(reader: &Reader, node: &Node, layer: &mut Layer) -> Result<(), OracleError> {
+/// Adds values that the forward pass of a node keeps beside its operands and results.
+pub(crate) fn keep(reader: &Reader, node: &Node, layer: &mut ModelLayer) -> Result<(), OracleError> {
     match &node.op {
         Op::Dropout(_) => {
             let mask = MASK * reader.elements(node.outs[0])?.0;
@@ -90,54 +92,66 @@ impl Scores {
     }
 
     /// Queries with keys, and scores with values.
-    fn products(&self) -> [Work; 2] {
+    fn products(&self) -> [KernelWork; 2] {
         let Scores { heads, queries, keys, width } = *self;
-        [Work::batched(heads, queries, keys, width), Work::batched(heads, queries, width, keys)]
-            .map(|work| Work { again: true, ..work })
+        [KernelWork::batched(heads, queries, keys, width), KernelWork::batched(heads, queries, width, keys)]
+            .map(|work| KernelWork { again: true, ..work })
     }
 }
 
 /// Scaled, masked and dropped scores between two products.
-fn attention(reader: &Reader, node: &Node) -> Result<Vec<Work>, OracleError> {
+fn attention(reader: &Reader, node: &Node) -> Result<Vec<KernelWork>, OracleError> {
     let scores = Scores::of(reader, node)?;
     let mut works = scores.products().to_vec();
     if reader.kernels == KernelStyle::Framework {
         let passes = if reader.drops { 4.5 } else { 2.0 };
-        works.push(Work { again: true, ..Work::memory(passes * scores.elements(), 3.0, Divide::Batch) });
+        works.push(KernelWork {
+            again: true,
+            ..KernelWork::memory(passes * scores.elements(), 3.0, Divide::Batch)
+        });
     }
     Ok(works)
 }
 
-fn attention_grad(reader: &Reader, node: &Node) -> Result<Vec<Work>, OracleError> {
+fn attention_grad(reader: &Reader, node: &Node) -> Result<Vec<KernelWork>, OracleError> {
     let scores = Scores::of(reader, node)?;
-    let mut works: Vec<Work> = scores.products().iter().flat_map(|work| work.gradients()).collect();
+    let mut works: Vec<KernelWork> = scores.products().into_iter().flat_map(gradients).collect();
     if reader.kernels == KernelStyle::Framework {
         let passes = if reader.drops { 5.5 } else { 3.0 };
-        works.push(Work::memory(passes * scores.elements(), 3.0, Divide::Batch));
+        works.push(KernelWork::memory(passes * scores.elements(), 3.0, Divide::Batch));
     }
     Ok(works)
+}
+
+/// The products of a product's backward pass, for either operand.
+fn gradients(work: KernelWork) -> [KernelWork; 2] {
+    let KernelWork { rows, columns, depth, .. } = work;
+    [
+        KernelWork { columns: depth, depth: columns, ..work },
+        KernelWork { rows: columns, columns: depth, depth: rows, ..work },
+    ]
 }
 
 /// A product of one row a sample in every step, with the gates around it.
-fn recurrence(reader: &Reader, node: &Node, written: f64) -> Result<Vec<Work>, OracleError> {
+fn recurrence(reader: &Reader, node: &Node, written: f64) -> Result<Vec<KernelWork>, OracleError> {
     let [steps, columns, depth] = steps(reader, node)?;
-    let step = Work {
+    let step = KernelWork {
         calls: CELL * steps,
         weights: columns * depth * steps,
-        ..Work::matrix(steps, columns, depth, Divide::Columns)
+        ..KernelWork::matrix(steps, columns, depth, Divide::Columns)
     };
-    Ok(vec![step, Work::memory(12.0 * written, 0.0, Divide::Batch)])
+    Ok(vec![step, KernelWork::memory(12.0 * written, 0.0, Divide::Batch)])
 }
 
 /// The gradient of the weights is a product of its own in the graph.
-fn recurrence_grad(reader: &Reader, node: &Node, read: f64) -> Result<Vec<Work>, OracleError> {
+fn recurrence_grad(reader: &Reader, node: &Node, read: f64) -> Result<Vec<KernelWork>, OracleError> {
     let [steps, columns, depth] = steps(reader, node)?;
-    let step = Work {
+    let step = KernelWork {
         calls: 2.0 * CELL * steps,
         weights: 2.0 * columns * depth * steps,
-        ..Work::matrix(steps, depth, columns, Divide::Depth)
+        ..KernelWork::matrix(steps, depth, columns, Divide::Depth)
     };
-    Ok(vec![step, Work::memory(20.0 * read, 0.0, Divide::Batch)])
+    Ok(vec![step, KernelWork::memory(20.0 * read, 0.0, Divide::Batch)])
 }
 
 /// Steps of a recurrence, and the extents of the product in each of them.

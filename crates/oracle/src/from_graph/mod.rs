@@ -1,11 +1,11 @@
-//! The workload of a graph of a training step: a layer begins where weights enter a product, and what follows
-//! belongs to it. All figures are derived from the operators' specs.
+//! The workload of a training graph. A layer begins where weights enter a product; nodes after it belong to it. All
+//! figures are derived from the operators' specs.
 
 mod framework;
 
 use crate::OracleError;
-use crate::kernel::{Divide, Family, Grows, Work};
-use crate::workload::{Layer, Workload};
+use crate::kernel::{Divide, Grows, KernelFamily, KernelWork};
+use crate::workload::{ModelLayer, Workload};
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::graph::op::Op;
 use gulliver_graph::graph::op::conv::ConvRotation;
@@ -15,7 +15,7 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{plain_training_graph, training_graph};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whose kernels run the operators of a graph.
+/// Which kernels run the operators of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelStyle {
     /// Gulliver's: each node of the graph is one.
@@ -55,7 +55,7 @@ pub fn from_graph(
     let reader = Reader { graph, one, two, kernels, drops };
     let unneeded = if kernels == KernelStyle::Nodes { BTreeSet::new() } else { metrics(graph) };
     let gradient_of = gradients(graph);
-    let mut layers: Vec<Layer> = Vec::new();
+    let mut layers: Vec<ModelLayer> = Vec::new();
     // By layer, how a tensor-parallel cut divides its product; by value, the layer that makes it.
     let mut divides: Vec<Divide> = Vec::new();
     let mut layer_of: Vec<Option<usize>> = vec![None; graph.values.len()];
@@ -65,7 +65,8 @@ pub fn from_graph(
     for (_, node) in graph.nodes.iter().enumerate().filter(forward) {
         let weights: Vec<Value> = node.ins.iter().copied().filter(|v| is_weight(graph, *v)).collect();
         if layers.is_empty() || (is_product(&node.op) && !weights.is_empty()) {
-            let mut layer = Layer::new(layer_name(graph, &weights, layers.len()), Vec::new(), Vec::new());
+            let mut layer =
+                ModelLayer::new(layer_name(graph, &weights, layers.len()), Vec::new(), Vec::new());
             layer.input = layers.last().map_or(0.0, |last| last.output);
             layers.push(layer);
             divides.push(Divide::Columns);
@@ -83,7 +84,7 @@ pub fn from_graph(
         }
         let mut works = reader.works(node)?;
         let layer = &mut layers[at];
-        let first = layer.forward.iter().all(|w| w.family == Family::Memory);
+        let first = layer.forward.iter().all(|w| w.family == KernelFamily::Memory);
         for work in &mut works {
             if matches!(node.op, Op::Contract(_)) && first {
                 work.divide = if work.columns < work.depth || (work.columns == work.depth && after_attention)
@@ -95,7 +96,7 @@ pub fn from_graph(
                 };
                 divides[at] = work.divide;
                 (layer.filters, layer.channels) = (work.columns, work.depth);
-            } else if work.family == Family::Memory && layer.reductions > 0.0 {
+            } else if work.family == KernelFamily::Memory && layer.reductions > 0.0 {
                 work.divide = Divide::Sequence;
             }
         }
@@ -117,7 +118,7 @@ pub fn from_graph(
                 layer.output = each;
                 layer.working = layer.working.max(each);
                 let extents = reader.extents(out)?;
-                // What is flattened was made in space.
+                // A flattened value was computed in space.
                 if !layer.extents.is_empty() && !extents.is_empty() {
                     layer.extents = extents;
                 }
@@ -142,7 +143,7 @@ pub fn from_graph(
         }
         let Some(layer) = layers.get_mut(at) else { continue };
         for mut work in reader.works(node)? {
-            if work.family == Family::Memory && layer.reductions > 0.0 {
+            if work.family == KernelFamily::Memory && layer.reductions > 0.0 {
                 work.divide = Divide::Sequence;
             } else if matches!(node.op, Op::Contract(_)) && kernels != KernelStyle::Nodes {
                 divide_gradient(&mut work, layer, divides[at]);
@@ -173,7 +174,7 @@ pub fn from_graph(
 }
 
 /// Which extent of a product of the backward pass a tensor-parallel cut divides, given that of the forward pass.
-fn divide_gradient(work: &mut Work, layer: &Layer, forward: Divide) {
+fn divide_gradient(work: &mut KernelWork, layer: &ModelLayer, forward: Divide) {
     let cut = if forward == Divide::Depth { layer.channels } else { layer.filters };
     if work.grows == Grows::Depth {
         // Of weights: the extent that the weights are cut along.
@@ -268,7 +269,7 @@ pub(crate) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// What grows with every sample, and what does not.
+    /// The part of an extent that grows with every sample, and the part that does not.
     fn split(&self, dim: &Dim) -> Result<(f64, f64), OracleError> {
         let bind = |sizes| dim.bind(sizes).map_err(|e| OracleError::Graph(e.to_string()));
         let (one, two) = (bind(&self.one)? as f64, bind(&self.two)? as f64);
@@ -293,7 +294,7 @@ impl Reader<'_> {
     }
 
     /// The kernels of a node; none of a view.
-    fn works(&self, node: &Node) -> Result<Vec<Work>, OracleError> {
+    fn works(&self, node: &Node) -> Result<Vec<KernelWork>, OracleError> {
         if node.op.def().is_view() {
             return Ok(Vec::new());
         }
@@ -304,7 +305,7 @@ impl Reader<'_> {
         }
     }
 
-    fn work(&self, node: &Node) -> Result<Work, OracleError> {
+    fn work(&self, node: &Node) -> Result<KernelWork, OracleError> {
         let wrong = |e: gulliver_graph::graph::op::OpError| OracleError::Graph(e.to_string());
         // Points of operators that only move may be beyond counting.
         let (flops, fixed) = match node.op.def().flops_per_point() {
@@ -318,20 +319,20 @@ impl Reader<'_> {
             weights += fixed;
         }
         let family = match &node.op {
-            Op::Contract(_) => Family::Matrix,
-            Op::Conv(_) => Family::Convolution,
-            op if is_product(op) => Family::Batched,
-            Op::AttentionGrad(_) | Op::LstmGrad(_) | Op::GruGrad(_) => Family::Batched,
-            _ => Family::Memory,
+            Op::Contract(_) => KernelFamily::Matrix,
+            Op::Conv(_) => KernelFamily::Convolution,
+            op if is_product(op) => KernelFamily::Batched,
+            Op::AttentionGrad(_) | Op::LstmGrad(_) | Op::GruGrad(_) => KernelFamily::Batched,
+            _ => KernelFamily::Memory,
         };
-        let mut work = Work { family, flops, weights, ..Work::memory(moved, 1.0, Divide::Batch) };
-        if matches!(family, Family::Matrix | Family::Convolution) {
+        let mut work = KernelWork { family, flops, weights, ..KernelWork::memory(moved, 1.0, Divide::Batch) };
+        if matches!(family, KernelFamily::Matrix | KernelFamily::Convolution) {
             self.extents_of_product(node, &mut work)?;
             // A product without the batch in it is done once for all samples.
             if flops == 0.0 {
                 work.flops = fixed;
             }
-        } else if family == Family::Batched {
+        } else if family == KernelFamily::Batched {
             // Blocks of a usual size: such kernels walk through them.
             (work.rows, work.columns, work.depth) = (128.0, 128.0, 64.0);
             work.products = (flops / (2.0 * 128.0 * 128.0 * 64.0)).max(1.0);
@@ -340,7 +341,7 @@ impl Reader<'_> {
     }
 
     /// Rows, columns, depth and products of a product of two operands, by where its axes are.
-    fn extents_of_product(&self, node: &Node, work: &mut Work) -> Result<(), OracleError> {
+    fn extents_of_product(&self, node: &Node, work: &mut KernelWork) -> Result<(), OracleError> {
         let wrong = |e: gulliver_graph::graph::op::OpError| OracleError::Graph(e.to_string());
         let spec = self.graph.spec(node).map_err(wrong)?;
         let ins: Vec<&[Dim]> = node.ins.iter().map(|v| self.graph.ty(*v).shape.as_slice()).collect();
@@ -367,8 +368,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What cuts need to know of a layer.
-    fn describe(&self, node: &Node, layer: &mut Layer) -> Result<(), OracleError> {
+    /// Adds figures of a layer that cuts need: halo, channels, extents, statistics, heads.
+    fn describe(&self, node: &Node, layer: &mut ModelLayer) -> Result<(), OracleError> {
         match &node.op {
             Op::Conv(conv) if conv.rotation == ConvRotation::Forward => {
                 let taps = self.shape(node.ins[1])?;

@@ -1,13 +1,13 @@
 //! Measurements of single kernels and collectives.
 
-use super::{CsvTable, Prediction, TruthPart};
+use super::{ComparedRow, CsvTable, TruthPart};
 use crate::validate::models::Decoder;
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::collective::all_reduce as seconds_of;
 use gulliver_oracle::from_graph::KernelStyle;
+use gulliver_oracle::oracle::estimate;
 use gulliver_oracle::setting::Setting;
-use gulliver_oracle::stage::Costs;
-use gulliver_oracle::strategy::Strategy;
+use gulliver_oracle::strategy::ClusterStrategy;
 
 /// All-reduces within a node of V100 or A100.
 pub fn all_reduce(table: &CsvTable) -> Vec<TruthPart> {
@@ -25,7 +25,7 @@ pub fn all_reduce(table: &CsvTable) -> Vec<TruthPart> {
             part.skipped += 1;
             continue;
         };
-        part.cases.push(Prediction {
+        part.cases.push(ComparedRow {
             label: row.line(&["gpu", "num_gpus", "bytes"]),
             group: String::new(),
             measured: Some(time * 1e-9),
@@ -64,13 +64,14 @@ pub fn forward(name: &str, table: &CsvTable) -> Vec<TruthPart> {
         else {
             continue;
         };
-        let strategy = Strategy::serial(batch);
-        let costs = Costs { workload: &workload, cluster: &cluster, strategy: &strategy, setting: &setting };
-        part.cases.push(Prediction {
+        let Ok(answer) = estimate(&workload, &cluster, &ClusterStrategy::serial(batch), &setting) else {
+            continue;
+        };
+        part.cases.push(ComparedRow {
             label: row.line(&["layers", "batch", "seq_len"]),
             group: String::new(),
             measured: Some(time * 1e-3),
-            predicted: costs.stages().iter().map(|stage| stage.forward.seconds()).sum(),
+            predicted: answer.phases.forward,
             interval: None,
             peer: None,
             out_of_memory: None,

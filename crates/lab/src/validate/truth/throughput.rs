@@ -1,14 +1,15 @@
 //! Published training throughput of data-parallel runs. Rows of one device calibrate; others are predicted
 //! from specifications alone, and once more from what one device of the same system was measured to do.
 
-use super::{CsvTable, Prediction, TruthPart};
+use super::{ComparedRow, CsvTable, TruthPart};
 use crate::validate::csv::CsvRow;
 use crate::validate::models::{bert_large, gnmt, resnet, transformer_big, transformer_xl};
-use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::estimate::Estimate;
 use gulliver_oracle::hardware::Precision;
+use gulliver_oracle::oracle::estimate;
 use gulliver_oracle::setting::{Setting, Software};
-use gulliver_oracle::strategy::Strategy;
+use gulliver_oracle::strategy::ClusterStrategy;
 use gulliver_oracle::workload::Workload;
 use std::collections::BTreeMap;
 
@@ -56,7 +57,7 @@ pub fn throughput(table: &CsvTable) -> Vec<TruthPart> {
             continue;
         };
         let counted = gpus as f64 * asked.micro_batch as f64 * asked.parts as f64 * asked.units;
-        let case = Prediction {
+        let case = ComparedRow {
             label: row.line(&[
                 "framework",
                 "model",
@@ -87,8 +88,8 @@ pub fn throughput(table: &CsvTable) -> Vec<TruthPart> {
         } else if let Some((took, thought)) = single.get(&same) {
             let more = (took - thought) * asked.parts as f64;
             let predicted = (answer.seconds + more).max(took * asked.parts as f64);
-            let interval = Some(answer.interval.map(|end| end * predicted / answer.seconds));
-            parts[2].cases.push(Prediction { predicted, interval, ..case.clone() });
+            let interval = Some(answer.interval.scaled(predicted / answer.seconds));
+            parts[2].cases.push(ComparedRow { predicted, interval, ..case.clone() });
         }
         parts[at].cases.push(case);
     }
@@ -111,7 +112,7 @@ fn answer(row: &CsvRow, asked: &Asked, gpus: u32) -> Option<Estimate> {
         software: Software { update: asked.update.unwrap_or(software.update), ..software },
         ..Setting::new(batch).ok()?
     };
-    let strategy = Strategy { data: gpus, ..Strategy::serial(asked.micro_batch) };
+    let strategy = ClusterStrategy { data: gpus, ..ClusterStrategy::serial(asked.micro_batch) };
     estimate(&asked.workload, &cluster, &strategy, &setting).ok()
 }
 

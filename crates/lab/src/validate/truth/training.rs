@@ -1,16 +1,17 @@
 //! Measured training steps: GPT over tensor, pipeline and data parallel grids; convolutional networks over
 //! data, space and filters; and GPT with what memory it took.
 
-use super::{CsvTable, Prediction, TruthPart, UNDOUBTED};
+use super::{ComparedRow, CsvTable, TruthPart, UNDOUBTED};
 use crate::validate::csv::CsvRow;
 use crate::validate::models::{Decoder, Known, alexnet, cosmoflow, gpt, resnet, vgg16};
 use gulliver_oracle::OracleError;
-use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::estimate::Estimate;
 use gulliver_oracle::from_graph::KernelStyle;
 use gulliver_oracle::hardware::{GIB, Precision};
+use gulliver_oracle::oracle::estimate;
 use gulliver_oracle::setting::{Setting, Software};
-use gulliver_oracle::strategy::{Cut, Recompute, Strategy};
+use gulliver_oracle::strategy::{ClusterStrategy, Cut, Recompute};
 use gulliver_oracle::workload::Workload;
 
 /// vTrain's mean error on its own single-node rows, as its authors publish it.
@@ -29,7 +30,7 @@ pub fn grid(table: &CsvTable) -> Vec<TruthPart> {
                 [row.count("hidden")?, row.count("layers")?, row.count("heads")?, row.count("seq_len")?];
             let [hidden, layers, heads, length] = sizes;
             let workload = known.find(format!("{sizes:?}"), || gpt(hidden, layers, heads, length, 50257))?;
-            let strategy = Strategy { recompute: Recompute::Full, ..three_dimensional(&row)? };
+            let strategy = ClusterStrategy { recompute: Recompute::Full, ..three_dimensional(&row)? };
             let batch = row.count("global_batch")?;
             let answer = Cluster::named("dgx-a100").and_then(|cluster| {
                 let software = Software::named("deepspeed")?;
@@ -40,7 +41,7 @@ pub fn grid(table: &CsvTable) -> Vec<TruthPart> {
         };
         let at = usize::from(row.count("gpus").is_some_and(|gpus| gpus > CALIBRATES));
         match (asked(), row.number("iter_time_ms")) {
-            (Some(Ok(answer)), Some(time)) => parts[at].cases.push(Prediction {
+            (Some(Ok(answer)), Some(time)) => parts[at].cases.push(ComparedRow {
                 label: row.line(&[
                     "gpus",
                     "global_batch",
@@ -64,14 +65,14 @@ pub fn grid(table: &CsvTable) -> Vec<TruthPart> {
     parts.into()
 }
 
-fn three_dimensional(row: &CsvRow) -> Option<Strategy> {
+fn three_dimensional(row: &CsvRow) -> Option<ClusterStrategy> {
     let ways = row.count("tp")?;
-    Some(Strategy {
+    Some(ClusterStrategy {
         data: row.count("dp")?,
         ways,
         cut: if ways > 1 { Cut::Tensor } else { Cut::Whole },
         stages: row.count("pp")?,
-        ..Strategy::serial(row.count("micro_batch")?)
+        ..ClusterStrategy::serial(row.count("micro_batch")?)
     })
 }
 
@@ -114,7 +115,7 @@ fn is_doubted(row: &CsvRow) -> bool {
     }
 }
 
-fn cnn_case(row: &CsvRow, projections: Option<&CsvTable>) -> Option<Prediction> {
+fn cnn_case(row: &CsvRow, projections: Option<&CsvTable>) -> Option<ComparedRow> {
     let model = row.text("model").to_lowercase();
     let (workload, theirs) = network(&model)?;
     let gpus = row.count("gpus")?;
@@ -137,7 +138,7 @@ fn cnn_case(row: &CsvRow, projections: Option<&CsvTable>) -> Option<Prediction> 
         _ => return None,
     };
     let ways = gpus / data;
-    let strategy = Strategy { data, ways, cut, ..Strategy::serial(batch / data) };
+    let strategy = ClusterStrategy { data, ways, cut, ..ClusterStrategy::serial(batch / data) };
     let setting = Setting {
         precision: Precision::F32,
         software: Software::named("chainer").ok()?,
@@ -154,7 +155,7 @@ fn cnn_case(row: &CsvRow, projections: Option<&CsvTable>) -> Option<Prediction> 
         .iter()
         .flat_map(|table| table.rows().filter(like).filter_map(|other| other.number("sec_per_iter")))
         .collect();
-    Some(Prediction {
+    Some(ComparedRow {
         label: format!("{named} {model} {gpus} batch {batch}"),
         group: format!("{model} {gpus} {batch}"),
         measured: Some(row.number("median_sec_per_iter")?),
@@ -175,7 +176,7 @@ pub fn with_memory(table: &CsvTable) -> Vec<TruthPart> {
         };
         let failed = row.text("status").eq_ignore_ascii_case("oom");
         let label = row.line(&["model", "gpu", "gpus", "tp", "pp", "dp", "micro_batch", "act_ckpt"]);
-        parts[0].cases.push(Prediction {
+        parts[0].cases.push(ComparedRow {
             label: label.clone(),
             group: row.line(&["model", "gpu", "gpus", "global_batch", "act_ckpt"]),
             measured: row.number("sec_per_iter").filter(|_| !failed),
@@ -185,7 +186,7 @@ pub fn with_memory(table: &CsvTable) -> Vec<TruthPart> {
             out_of_memory: Some((failed, answer.missing.is_some())),
         });
         if let Some(measured) = row.number("gpu_mem_gb").filter(|_| !failed) {
-            parts[1].cases.push(Prediction {
+            parts[1].cases.push(ComparedRow {
                 label,
                 group: String::new(),
                 measured: Some(measured * GIB),
@@ -207,7 +208,7 @@ fn memory_answer(row: &CsvRow) -> Option<Estimate> {
         gpu if gpu.contains("A100") => "dgx-a100",
         _ => return None,
     };
-    let strategy = Strategy {
+    let strategy = ClusterStrategy {
         recompute: if row.text("act_ckpt") == "no_ckpt" { Recompute::Nothing } else { Recompute::Full },
         shard: 1,
         ..three_dimensional(row)?

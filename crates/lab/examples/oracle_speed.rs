@@ -1,11 +1,11 @@
 //! How fast the oracle answers: configurations a second on one thread, and a full ranking of GPT-3 175B.
-//! `cargo run --release -p gulliver-oracle --example oracle_speed`
+//! `cargo run --release -p gulliver-lab --example oracle_speed`
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::model::model;
-use gulliver_oracle::closed::Oracle;
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::from_graph::{KernelStyle, from_model};
+use gulliver_oracle::oracle::Oracle;
 use gulliver_oracle::rank::{each_strategy, rank};
 use gulliver_oracle::setting::Setting;
 use std::hint::black_box;

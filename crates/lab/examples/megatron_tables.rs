@@ -1,15 +1,16 @@
 //! Predictions against the published tables of Megatron on A100, on which nothing is fitted.
-//! `cargo run --release -p gulliver-oracle --example megatron_tables`
+//! `cargo run --release -p gulliver-lab --example megatron_tables`
 //! Rows are facts of the papers named beside them; what a paper does not say is chosen as the text says.
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::model::model;
 use gulliver_graph::model::param::{float, int};
-use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::estimate::Estimate;
 use gulliver_oracle::from_graph::{KernelStyle, from_model};
+use gulliver_oracle::oracle::estimate;
 use gulliver_oracle::setting::{Setting, Software};
-use gulliver_oracle::strategy::{Cut, Order, Recompute, Strategy};
+use gulliver_oracle::strategy::{ClusterStrategy, Cut, Order, Recompute};
 use gulliver_oracle::workload::Workload;
 
 const LENGTH: u32 = 2048;
@@ -54,13 +55,13 @@ fn main() {
         let gpt = gpt(model);
         let ways = [(Cut::Tensor, Recompute::Full), (Cut::Sequence, Recompute::Selective)];
         for ((cut, recompute), measured) in ways.into_iter().zip(measured) {
-            let strategy = Strategy {
+            let strategy = ClusterStrategy {
                 ways: 8,
                 cut,
                 stages,
                 order: order(pieces),
                 recompute,
-                ..Strategy::serial(micro_batch)
+                ..ClusterStrategy::serial(micro_batch)
             };
             let answer = ask(&gpt, &strategy, batch).expect("every row is possible");
             errors.push(show(model.0, measured, &answer));
@@ -78,14 +79,14 @@ fn main() {
             |(micro_batch, pieces)| {
                 let even = model.3.is_multiple_of(stages * pieces) && (stages > 1 || pieces == 1);
                 let order = order(pieces);
-                even.then_some(Strategy {
+                even.then_some(ClusterStrategy {
                     data,
                     ways,
                     cut,
                     stages,
                     order,
                     recompute: Recompute::Full,
-                    ..Strategy::serial(micro_batch)
+                    ..ClusterStrategy::serial(micro_batch)
                 })
             },
         );
@@ -116,7 +117,7 @@ fn gpt((name, hidden, heads, layers): Model) -> Workload {
     from_model(name, built.as_ref(), &sizes, KernelStyle::Framework).expect("a GPT can be read")
 }
 
-fn ask(gpt: &Workload, strategy: &Strategy, batch: u32) -> Option<Estimate> {
+fn ask(gpt: &Workload, strategy: &ClusterStrategy, batch: u32) -> Option<Estimate> {
     let software = Software::named("megatron").ok()?;
     let setting = Setting { software, ..Setting::new(batch).ok()? };
     estimate(gpt, &Cluster::named("dgx-a100").ok()?, strategy, &setting).ok()
@@ -131,7 +132,7 @@ fn operations((_, hidden, _, layers): Model, batch: u32) -> f64 {
 /// Prints a row; its error.
 fn show(name: &str, measured: f64, answer: &Estimate) -> f64 {
     let error = answer.seconds / measured - 1.0;
-    let within = (answer.interval[0]..=answer.interval[1]).contains(&measured);
+    let within = answer.interval.contains(measured);
     println!(
         "{name:>7} {:<62} measured {measured:7.2} s, predicted {:7.2} s, {:+6.1} %{}",
         answer.strategy.to_string(),
