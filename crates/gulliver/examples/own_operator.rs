@@ -8,13 +8,16 @@ use gulliver::prelude::*;
 #[derive(Debug)]
 struct Softsign(f32);
 
-impl OpDef for Softsign {
+impl OpName for Softsign {
     fn name(&self) -> &'static str {
         "softsign"
     }
     fn help(&self) -> &'static str {
         "x / (1 + k|x|)"
     }
+}
+
+impl OpDef for Softsign {
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         Ok(expand_ellipsis("... -> ...", ins[0].rank()).parse()?)

@@ -23,14 +23,6 @@ pub struct AvgPoolGrad {
 }
 
 impl OpDef for AvgPoolGrad {
-    fn name(&self) -> &'static str {
-        "avg_pool_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of average pooling"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         let PoolText { axes, with, .. } = PoolText::new(&self.window)?;

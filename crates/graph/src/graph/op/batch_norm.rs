@@ -40,14 +40,6 @@ pub(crate) fn slots(x: &Tensor) -> impl Fn(usize) -> NormSlot + use<> {
 }
 
 impl OpDef for BatchNorm {
-    fn name(&self) -> &'static str {
-        "batch_norm"
-    }
-
-    fn help(&self) -> &'static str {
-        "normalisation of each channel over the batch and all positions, with gain and bias"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 3, &[])?;
         let [x, over] = operands(&ins[0])?;

@@ -63,14 +63,6 @@ impl Dropout {
 }
 
 impl OpDef for Dropout {
-    fn name(&self) -> &'static str {
-        "dropout"
-    }
-
-    fn help(&self) -> &'static str {
-        "drops elements at random and scales the others up"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[(1, INTEGER)])?;
         if !(0.0..1.0).contains(&self.rate) {

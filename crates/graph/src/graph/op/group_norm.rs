@@ -46,14 +46,6 @@ pub(crate) fn slots(x: &Tensor, groups: usize) -> impl Fn(usize) -> NormSlot + u
 }
 
 impl OpDef for GroupNorm {
-    fn name(&self) -> &'static str {
-        "group_norm"
-    }
-
-    fn help(&self) -> &'static str {
-        "normalisation over groups of channels and all positions, with gain and bias"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 3, &[])?;
         let [x, with] = operands(&ins[0], self.groups)?;

@@ -19,14 +19,6 @@ pub struct GroupNormGrad {
 }
 
 impl OpDef for GroupNormGrad {
-    fn name(&self) -> &'static str {
-        "group_norm_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of group_norm"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 5, &[])?;
         let [x, with] = operands(&ins[0], self.groups)?;

@@ -31,14 +31,6 @@ pub(crate) fn operands(x: &Type, axes: usize) -> Result<[String; 3], OpError> {
 }
 
 impl OpDef for LayerNorm {
-    fn name(&self) -> &'static str {
-        "layer_norm"
-    }
-
-    fn help(&self) -> &'static str {
-        "normalisation over the last dimensions, with gain and bias"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 3, &[])?;
         let [all, rows, inner] = operands(&ins[0], self.axes)?;

@@ -18,14 +18,6 @@ pub struct LayerNormGrad {
 }
 
 impl OpDef for LayerNormGrad {
-    fn name(&self) -> &'static str {
-        "layer_norm_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of layer_norm"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 5, &[])?;
         let [all, rows, inner] = operands(&ins[0], self.axes)?;

@@ -20,14 +20,6 @@ pub struct Pad {
 }
 
 impl OpDef for Pad {
-    fn name(&self) -> &'static str {
-        "pad"
-    }
-
-    fn help(&self) -> &'static str {
-        "a constant around a value, or less of it"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         let [x] = ins else { return Err(SpecError::Arity { expected: 1, got: ins.len() }.into()) };
         if self.low.len() != x.rank() || self.high.len() != x.rank() {

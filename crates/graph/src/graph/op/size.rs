@@ -19,14 +19,6 @@ pub struct Size {
 }
 
 impl OpDef for Size {
-    fn name(&self) -> &'static str {
-        "size"
-    }
-
-    fn help(&self) -> &'static str {
-        "an extent as a number"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 0, &[])?;
         Ok("-> []".parse()?)

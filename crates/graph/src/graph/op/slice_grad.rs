@@ -2,7 +2,7 @@
 
 use super::sample::Sample;
 use super::slice::{Slice, operand};
-use super::{Backward, Op, OpDef, OpError, attribute};
+use super::{Backward, Op, OpDef, OpError, OpName, attribute};
 use crate::graph::build::Builder;
 use crate::dim::Dim;
 use crate::graph::{GraphError, Type, Value};
@@ -24,14 +24,6 @@ pub struct SliceGrad {
 }
 
 impl OpDef for SliceGrad {
-    fn name(&self) -> &'static str {
-        "slice_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of a slice: its elements in zeros"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         let [x] = ins else { return Err(SpecError::Arity { expected: 1, got: ins.len() }.into()) };
         let SliceGrad { axis, start, step, size } = self;

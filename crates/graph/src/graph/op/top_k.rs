@@ -20,14 +20,6 @@ pub struct TopK {
 }
 
 impl OpDef for TopK {
-    fn name(&self) -> &'static str {
-        "top_k"
-    }
-
-    fn help(&self) -> &'static str {
-        "largest elements of each row and their indices"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         let Some(width) = ins[0].shape.last() else { return attribute("a scalar has no rows") };
