@@ -1,7 +1,6 @@
 //! An operator of one's own, with spec, gradient, reference kernel and fast kernel, in a model; checked by
 //! the test bench of the built-in operators:  cargo run --release --example own_operator
-use gulliver::graph::graph::op::check;
-use gulliver::graph::op_check;
+use gulliver::graph::{graph::op::check, op_check};
 use gulliver::prelude::*;
 
 /// `y = x / (1 + k·|x|)`.

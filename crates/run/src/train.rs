@@ -431,7 +431,6 @@ impl Training<'_> {
                 break;
             }
             let batch = batch(step)?;
-            let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
             let lr = self.schedule.lr(options.base_lr, step, steps);
             let began = Instant::now();
             let hyper = |role: HyperRole, name: &str| match role {
@@ -440,7 +439,7 @@ impl Training<'_> {
                 HyperRole::LossScale | HyperRole::Setting => options.hyper.get(name).copied(),
             };
             let outcome = self.session.step(&batch, StepKey { seed: options.seed, step }, &hyper)?;
-            self.run.account(rows, began.elapsed());
+            self.run.account(batch.rows(), began.elapsed());
             self.run.steps = step + 1;
             warn_of_alarms(self.session, notify);
             match outcome.not_finite {

@@ -1,9 +1,9 @@
 //! A checkpoint file, verified and then read in pieces, so that a model need not fit in memory twice.
 
 use super::header::{self, Header, StoredTensor, StoredType};
-use super::{CHECKSUM, Checkpoint, CheckpointError, PIECE, checksum, describe, swap_if_big_endian};
+use super::{CHECKSUM, Checkpoint, CheckpointError, PIECE, checksum, describe};
 use crate::device::RunError;
-use crate::host::{HostTensor, all_finite};
+use crate::host::{HostTensor, all_finite, swap_if_big_endian};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::nearest::nearest;
 use sha2::{Digest, Sha256};

@@ -8,10 +8,10 @@ use super::{
 };
 use crate::checkpoint::CheckpointFile;
 use crate::device::RunError;
-use crate::team::start_scoped;
+use crate::team::{into_inner, lock, start_scoped};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -156,8 +156,7 @@ pub fn train_array(
         }
         desk.work(own);
     });
-    let done = desk.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.results.into_iter().map(|result| result.expect("every member ended")).collect()
+    into_inner(desk.state).results.into_iter().map(|result| result.expect("every member ended")).collect()
 }
 
 /// Members that are in no lane, and the results of those that ended.
@@ -203,10 +202,6 @@ struct Desk<'d> {
     until: u64,
     stop: &'d AtomicBool,
     notify: &'d (dyn Fn(usize, Notice) + Sync),
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Desk<'_> {
