@@ -34,7 +34,7 @@ impl CheckpointFile {
     /// Opens a checkpoint, or any safetensors file with element types of Gulliver.
     ///
     /// Checks every length, offset and shape against the size of the file before allocating memory, and verifies the
-    /// checksum if there is one. Never panics, whatever the content.
+    /// checksum if there is one. Never panics, for any content.
     pub fn open(path: &Path) -> Result<CheckpointFile, CheckpointError> {
         let corrupt = |cause: String| CheckpointError::Corrupt { path: path.to_path_buf(), cause };
         let (file, header, mut position) = open_header(path)?;

@@ -41,7 +41,7 @@ pub struct RankSession {
     pub(super) collector: Collector,
     /// Bytes fed and fetched; the device counts the bytes that plans move.
     pub(super) ledger: Ledger,
-    /// When the steps of the last training step ran, if that is noted.
+    /// Times of the steps of the last training step, if they are recorded.
     pub(super) traced: Option<Traced>,
 }
 
@@ -75,7 +75,7 @@ impl RankSession {
         Ok(session)
     }
 
-    /// How many jobs are trained together.
+    /// Number of jobs that are trained together.
     pub fn members(&self) -> usize {
         self.members
     }
@@ -97,7 +97,7 @@ impl RankSession {
         ledger
     }
 
-    /// What plans said against what was measured.
+    /// Planned and measured amounts.
     pub fn collector(&self) -> &Collector {
         &self.collector
     }
@@ -106,17 +106,17 @@ impl RankSession {
         self.collector.take_alarms()
     }
 
-    /// How often a program was there for the sizes at hand.
+    /// Hits and misses of the cache of programs.
     pub fn reuse(&self) -> Reuse {
         self.programs.reuse
     }
 
-    /// Most bytes of a tier in use at once so far.
+    /// Peak bytes of a tier.
     pub fn peak_of(&self, tier: Tier) -> u64 {
         self.device.peaks()[tier as usize]
     }
 
-    /// Bytes of device and host memory there are.
+    /// Bytes of device and host memory.
     pub fn memory(&self) -> u64 {
         self.device.bytes(Tier::Device) + self.device.bytes(Tier::Host)
     }
@@ -128,7 +128,7 @@ impl RankSession {
         all
     }
 
-    /// Gets and verifies the plan for inputs of these sizes and loads its program, whatever there was before.
+    /// Gets and verifies the plan for inputs of these sizes and loads its program, which replaces an earlier one.
     pub(super) fn plan(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Arc<Plan>, SessionError> {
         let began = Instant::now();
         let made = self.plan.source.plan(purpose, sizes)?;

@@ -23,7 +23,7 @@ const TIMES: u32 = 50;
 const STEPS: u64 = 8;
 /// Bytes of batches kept for members that share the data and are behind.
 const KEPT: usize = 64 << 20;
-/// Least and most steps that a member may be ahead of others, whatever the size of a batch.
+/// Least and most steps that a member may be ahead of others, for any size of batch.
 const AHEAD: (u64, u64) = (16, 4096);
 
 /// One job of an array.

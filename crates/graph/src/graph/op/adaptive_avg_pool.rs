@@ -1,4 +1,4 @@
-//! Average pooling to given extents, whatever the input's: output `i` averages the elements from
+//! Average pooling to given extents from any input extents: output `i` averages the elements from
 //! `⌊i·in/out⌋` up to `⌈(i+1)·in/out⌉`.
 
 use super::adaptive_avg_pool_grad::AdaptiveAvgPoolGrad;

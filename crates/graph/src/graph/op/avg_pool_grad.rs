@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 pub struct AvgPoolGrad {
     /// One per spatial dimension; their padding is that of the targets.
     pub window: Vec<PoolWindow>,
-    /// What the forward sums were divided by.
+    /// The divisor of the forward sums.
     pub divisor: f32,
-    /// Where in dx the windows land.
+    /// The places of the windows in dx.
     pub into: Vec<WindowTarget>,
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn operands(x: &Type) -> Result<[String; 2], OpError> {
     Ok([format!("n c{spatial}"), format!("over n{spatial}")])
 }
 
-/// Where each element of x belongs.
+/// The sets of each element of x.
 pub(crate) fn slots(x: &Tensor) -> impl Fn(usize) -> NormSlot + use<> {
     let [_, channels, space] = x.around(1);
     move |i| {

@@ -1,5 +1,5 @@
-//! An operator defined outside this crate: any [`OpDef`] of the user's, carried through graphs and plans
-//! like the built-in ones. Which kernel runs it fast is said where it is run; the reference kernel always can.
+//! An operator defined outside this crate: an [`OpDef`] of the user, which graphs and plans treat like the built-in ones.
+//! It runs on its reference kernel unless the device has a fast kernel for it.
 
 use super::sample::Sample;
 use super::{Backward, Op, OpDef, OpError, OpName};
@@ -29,7 +29,7 @@ impl Custom {
         Custom(Arc::new(op))
     }
 
-    /// The operator as `&dyn Any`, for those who know its type.
+    /// The operator as `&dyn Any`, for callers that know its type.
     pub fn as_any(&self) -> &dyn Any {
         self.0.as_ref()
     }

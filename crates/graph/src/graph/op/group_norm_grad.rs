@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// are partial sums.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupNormGrad {
-    /// How many groups the channels form.
+    /// Number of groups of channels.
     pub groups: usize,
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// each of the shape of the leading dimensions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerNorm {
-    /// How many of the last dimensions are normalised together; gamma and beta have their shape.
+    /// Number of the last dimensions that are normalised together; gamma and beta have their shape.
     pub axes: usize,
     /// Added to the variance.
     pub eps: f32,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// are partial sums.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerNormGrad {
-    /// How many of the last dimensions are normalised together.
+    /// Number of the last dimensions that are normalised together.
     pub axes: usize,
 }
 

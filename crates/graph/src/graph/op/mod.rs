@@ -18,7 +18,7 @@ use crate::tensor::Tensor;
 use sample::Sample;
 use serde::{Deserialize, Serialize};
 
-/// What an operator is called. The table below implements it for operators with one name.
+/// The name of an operator. The table below implements it for operators with one name.
 pub trait OpName {
     /// The name in graph text and messages.
     fn name(&self) -> &'static str;
@@ -27,7 +27,7 @@ pub trait OpName {
     fn help(&self) -> &'static str;
 }
 
-/// What the rest of the system may ask of an operator.
+/// The definition of an operator.
 pub trait OpDef: OpName {
     /// Words that tell kernels of different speed apart, the most telling first; see [`crate::work`].
     fn family(&self) -> String {
@@ -35,7 +35,7 @@ pub trait OpDef: OpName {
     }
 
     /// How each output element reads the inputs. Checks attributes, number, types and ranks of the
-    /// inputs; whether their extents agree is the spec's own business.
+    /// inputs; the spec itself checks their extents.
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError>;
 
     /// Element types of the outputs; that of the first input unless the operator says otherwise.
@@ -43,7 +43,7 @@ pub trait OpDef: OpName {
         vec![ins.first().map_or(DType::F32, |t| t.dtype); outputs]
     }
 
-    /// How many outputs are results; the ones after them exist only for the backward pass and have no
+    /// Number of outputs that are results; the ones after them exist only for the backward pass and have no
     /// gradient of their own.
     fn results(&self) -> usize {
         usize::MAX
@@ -123,7 +123,7 @@ impl Op {
     }
 }
 
-/// What an operator's gradient is built from.
+/// The operands of a gradient.
 pub struct Backward<'a> {
     /// The forward node's inputs.
     pub ins: &'a [Value],
@@ -131,7 +131,7 @@ pub struct Backward<'a> {
     pub outs: &'a [Value],
     /// The gradient of the loss by each output, where there is one.
     pub douts: &'a [Option<Value>],
-    /// Which inputs need a gradient; work for others would be wasted.
+    /// Whether each input needs a gradient.
     pub wants: &'a [bool],
 }
 
@@ -151,11 +151,11 @@ pub enum OpError {
     /// Wrong element type.
     #[error("input {input} is {got}, expected {expected}")]
     DType {
-        /// Which input.
+        /// The input.
         input: usize,
-        /// What the operator takes.
+        /// The type that the operator takes.
         expected: &'static str,
-        /// What it was given.
+        /// The type of the input.
         got: DType,
     },
     /// The operator's own settings make no sense here.

@@ -15,7 +15,7 @@ pub struct Pad {
     pub low: Vec<i64>,
     /// Elements added after the last; negative removes some.
     pub high: Vec<i64>,
-    /// What is added.
+    /// The constant.
     pub value: f32,
 }
 

@@ -1,5 +1,5 @@
 //! A size of the input (an extent, or a product of extents) as a number the graph can compute with:
-//! the divisor of a mean, whatever part of the mean a device computes.
+//! the divisor of a mean, for any part of the mean that a device computes.
 
 use super::sample::Sample;
 use super::{Backward, OpDef, OpError, check};

@@ -17,7 +17,7 @@ pub struct Slice {
     pub axis: usize,
     /// The first element.
     pub start: usize,
-    /// How many elements. Whether a symbolic number of them exists is only known once it is bound.
+    /// Number of elements. Whether a symbolic number of them exists is only known once it is bound.
     pub len: Dim,
     /// Distance between neighbours.
     pub step: usize,

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub struct SliceGrad {
     /// The dimension.
     pub axis: usize,
-    /// Where the first element goes.
+    /// Position of the first element.
     pub start: i64,
     /// Distance between neighbours.
     pub step: usize,

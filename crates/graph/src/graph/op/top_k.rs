@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// comes first, and NaN counts as larger than any number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopK {
-    /// How many.
+    /// Number of elements.
     pub k: usize,
 }
 

@@ -8,7 +8,7 @@ use crate::graph::Type;
 use crate::spec::{Spec, expand_ellipsis};
 use crate::tensor::Tensor;
 
-/// A rule that updates a weight element by element. Whatever has one is an operator.
+/// A rule that updates a weight element by element. Every type with a rule is an operator.
 pub trait Update: OpName {
     /// As [`OpDef::flops_per_point`].
     fn flops_per_point(&self) -> u64;

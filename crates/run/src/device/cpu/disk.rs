@@ -114,7 +114,7 @@ impl Disk {
         let mut buffer = new_buffer().map_err(|e| cannot_create(dir, bytes, &e))?;
         let (file, path) = new_file(dir).map_err(|(path, e)| cannot_create(&path, bytes, &e))?;
         let past_cache = open_past_cache(&path);
-        // An open file without a name is gone with its process, even one that is killed.
+        // An open file without a name disappears with its process, even if that is killed.
         let named = !cfg!(unix) || std::fs::remove_file(&path).is_err();
         let mut disk = Disk {
             file,
