@@ -12,7 +12,7 @@ use gulliver_graph::graph::op::zip::{Binary, Zip};
 use gulliver_graph::graph::{Graph, GraphError, Init, Origin, Value};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::param::ParamValue;
-use gulliver_graph::model::{MODELS, model};
+use gulliver_graph::model::{MODELS, gpt, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::role::OutputRole;
@@ -126,7 +126,8 @@ proptest! {
 fn every_model_keeps_its_inputs_outputs_and_flops() {
     let adam = || [Optimizer::new("adam", &[]).unwrap()];
     let mut chains = 0;
-    for row in MODELS.iter().filter(|row| !row.name.starts_with("gpt-") && !row.name.starts_with("gpt2-")) {
+    // Other rows of GPT have more layers and nothing else that is new.
+    for row in MODELS.iter().filter(|row| row.name == "gpt" || !std::ptr::eq(row.family, &gpt::FAMILY)) {
         let model = model(row.name, &[]).unwrap();
         let plain = plain_training_graph(&*model, &adam(), Some(Clip::Norm(1.0))).unwrap();
         let fused = training_graph(&*model, &adam(), Some(Clip::Norm(1.0))).unwrap();

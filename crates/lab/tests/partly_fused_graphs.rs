@@ -10,7 +10,7 @@ use gulliver_graph::graph::{Graph, GraphError, Init, Phase, Role, Value};
 use gulliver_graph::interpret::interpret;
 use gulliver_graph::model::head::Head;
 use gulliver_graph::model::mlp::Mlp;
-use gulliver_graph::model::{MODELS, model};
+use gulliver_graph::model::{MODELS, gpt, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::role::OutputRole;
@@ -84,7 +84,8 @@ fn compare(graphs: &[&Graph], apart: bool) -> Fused {
 
 #[test]
 fn equal_graphs_are_fused_node_by_node() {
-    for row in MODELS.iter().filter(|row| !row.name.starts_with("gpt-") && !row.name.starts_with("gpt2-")) {
+    // Other rows of GPT have more layers and nothing else that is new.
+    for row in MODELS.iter().filter(|row| row.name == "gpt" || !std::ptr::eq(row.family, &gpt::FAMILY)) {
         let model = model(row.name, &[]).unwrap();
         let graph = training_graph(&*model, &[adam()], Some(Clip::Norm(1.0))).unwrap();
         for members in [1, 3] {

@@ -11,7 +11,6 @@ pub mod change;
 pub mod closed;
 pub mod cluster;
 pub mod collective;
-pub mod convnet;
 pub mod deal;
 pub mod from_graph;
 pub mod hardware;
@@ -23,8 +22,9 @@ pub mod mixed;
 mod mixed_tests;
 pub mod network;
 pub mod planned;
-pub mod published;
 pub mod rank;
+#[cfg(test)]
+mod samples;
 pub mod setting;
 pub mod stage;
 pub mod strategy;
@@ -33,7 +33,6 @@ pub mod stream;
 mod stream_tests;
 #[cfg(test)]
 mod tests;
-pub mod transformer;
 pub mod turns;
 pub mod words;
 pub mod workload;

@@ -2,39 +2,28 @@
 
 use crate::closed::{Estimate, Oracle, estimate, order};
 use crate::cluster::Cluster;
-use crate::from_graph::from_graph;
 use crate::hardware::Precision;
 use crate::mixed::Way;
-use crate::published;
+use crate::samples::{alexnet, cosmoflow, gpt, nodes, resnet50, vgg16};
 use crate::setting::{Setting, Software};
 use crate::strategy::{Cut, Recompute, Strategy};
 use crate::tests::close;
-use crate::transformer::Transformer;
 use crate::workload::Workload;
-use gulliver_graph::dim::Bindings;
-use gulliver_graph::model::model;
-use gulliver_graph::optim::Optimizer;
-use gulliver_graph::training::training_graph;
 
 fn mixed(ways: u32, micro_batch: u32) -> Strategy {
     Strategy { ways, cut: Cut::Mixed, ..Strategy::serial(micro_batch) }
 }
 
 fn networks() -> Vec<Workload> {
-    let graph = |name: &str, length: usize| {
-        let built = model(name, &[]).unwrap();
-        let graph = training_graph(built.as_ref(), &[Optimizer::new("adam", &[]).unwrap()], None).unwrap();
-        from_graph(name, &graph, &Bindings::new().with("length", length)).unwrap()
-    };
     vec![
-        published::alexnet(224),
-        published::vgg16(224),
-        published::resnet([3, 4, 6, 3], 224),
-        published::cosmoflow(128),
-        Transformer::named("gpt3-1.3b").unwrap().workload("gpt3-1.3b"),
-        graph("gpt2", 128),
-        graph("mlp", 1),
-        graph("lstm", 32),
+        alexnet(),
+        vgg16(),
+        resnet50(),
+        cosmoflow(),
+        gpt("gpt3-1.3b"),
+        nodes("gpt2", 128),
+        nodes("mlp", 1),
+        nodes("lstm", 32),
     ]
 }
 
@@ -84,7 +73,7 @@ fn it_is_never_slower_nor_speaks_longer_than_the_best_single_way() {
 /// As others found: convolutions share samples; large linear layers share their weights.
 #[test]
 fn convolutions_by_batch_and_large_linear_layers_by_weights() {
-    for (workload, saved) in [(published::alexnet(224), 0.95), (published::vgg16(224), 0.99)] {
+    for (workload, saved) in [(alexnet(), 0.95), (vgg16(), 0.99)] {
         for (cluster, ways) in [("box-1080ti", 4), ("abci", 4), ("dgx1-16", 8)] {
             let cluster = Cluster::named(cluster).unwrap();
             let setting = Setting {
@@ -94,7 +83,8 @@ fn convolutions_by_batch_and_large_linear_layers_by_weights() {
             };
             let found = Oracle::new(&workload, &cluster, &setting).ways(&mixed(ways, 128));
             let what = format!("{} on {}: {found:?}", workload.name, cluster.name);
-            let linear = workload.layers.iter().position(|layer| layer.name.starts_with("linear")).unwrap();
+            let linear =
+                workload.layers.iter().position(|layer| layer.name.starts_with("classifier")).unwrap();
             assert!(found[..linear].iter().all(|way| *way == Way::Batch), "{what}");
             let shared = found[linear..].iter().filter(|way| matches!(way, Way::Filter | Way::Channel));
             assert!(shared.count() > 1, "{what}");
@@ -108,7 +98,7 @@ fn convolutions_by_batch_and_large_linear_layers_by_weights() {
 
 #[test]
 fn one_way_for_all_layers_is_that_strategy() {
-    let workload = Transformer::named("gpt3-1.3b").unwrap().workload("gpt");
+    let workload = gpt("gpt3-1.3b");
     let cluster = Cluster::named("dgx-a100").unwrap();
     let setting = Setting::new(64).unwrap();
     for recompute in [Recompute::Nothing, Recompute::Selective, Recompute::Full] {
@@ -127,7 +117,7 @@ fn one_way_for_all_layers_is_that_strategy() {
 
 #[test]
 fn it_goes_with_replicas_stages_shards_and_recomputation() {
-    let workload = published::vgg16(224);
+    let workload = vgg16();
     let cluster = Cluster::named("abci").unwrap();
     let setting = Setting::new(512).unwrap();
     let base = Strategy { data: 2, ..mixed(4, 64) };

@@ -162,11 +162,10 @@ mod tests {
     use super::*;
     use crate::closed::{Oracle, estimate};
     use crate::cluster::Cluster;
-    use crate::published;
+    use crate::samples::{gpt, resnet50, vgg16};
     use crate::setting::Setting;
     use crate::stage::Pass;
     use crate::strategy::{Order, Recompute, Strategy};
-    use crate::transformer::Transformer;
 
     /// Numbers that repeat from run to run.
     struct Dice(u64);
@@ -239,8 +238,7 @@ mod tests {
 
     #[test]
     fn between_nothing_and_everything_for_every_memory() {
-        let gpt = Transformer::named("gpt3-1.3b").unwrap().workload("gpt");
-        let networks = [gpt, published::resnet([3, 4, 6, 3], 224), published::vgg16(224)];
+        let networks = [gpt("gpt3-1.3b"), resnet50(), vgg16()];
         let setting = Setting::new(64).unwrap();
         let serial = Strategy::serial(16);
         let strategies = [
@@ -263,7 +261,8 @@ mod tests {
                     let what =
                         format!("{} {strategy} in {:.1} GB", workload.name, cluster.device.memory / 1e9);
                     if nothing.missing.is_none() {
-                        assert_eq!((made.seconds, made.memory), (nothing.seconds, nothing.memory), "{what}");
+                        // Stages may be dealt better as if everything were recomputed.
+                        assert!(made.missing.is_none() && made.seconds <= nothing.seconds, "{what}");
                         continue;
                     }
                     assert!(made.seconds >= nothing.seconds * 0.999, "{what}: {made:?} for {nothing:?}");
@@ -284,7 +283,7 @@ mod tests {
 
     #[test]
     fn at_the_limit_it_is_full_recomputation() {
-        let gpt = Transformer::named("gpt3-13b").unwrap().workload("gpt");
+        let gpt = gpt("gpt3-13b");
         let mut cluster = Cluster::named("dgx-a100").unwrap();
         let setting = Setting::new(8).unwrap();
         let serial = Strategy::serial(8);

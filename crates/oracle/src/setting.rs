@@ -2,6 +2,7 @@
 //! it, which decides what a kernel's launch costs and whether exchanges hide behind the backward pass.
 
 use crate::OracleError;
+use crate::from_graph::KernelStyle;
 use crate::hardware::Precision;
 
 /// What a framework adds to the hardware.
@@ -9,6 +10,8 @@ use crate::hardware::Precision;
 pub struct Software {
     /// As users name it.
     pub name: &'static str,
+    /// Whose kernels run the operators of a graph.
+    pub kernels: KernelStyle,
     /// Seconds of the host for each kernel it launches.
     pub dispatch: f64,
     /// Seconds of the host for each step beside its kernels.
@@ -67,7 +70,8 @@ const NCCL_BUFFERS: f64 = 4.0 * 10.0 * 2.0 * 4.0 * 1048576.0;
 const TABLE: &[Software] = &[
     Software {
         name: "pytorch",
-        dispatch: 41e-6,
+        kernels: KernelStyle::Framework,
+        dispatch: 46e-6,
         step: 0.3e-3,
         overlap: 0.9,
         message: 2e-6,
@@ -88,7 +92,8 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "deepspeed",
-        dispatch: 41e-6,
+        kernels: KernelStyle::Framework,
+        dispatch: 46e-6,
         step: 0.3e-3,
         overlap: 0.0,
         message: 2e-6,
@@ -96,7 +101,7 @@ const TABLE: &[Software] = &[
         blocking: false,
         feed: [0.0; 2],
         read: 0.0,
-        passes: 0.85,
+        passes: 0.75,
         update: 1.25,
         accumulate: 0.0,
         scattered: false,
@@ -109,7 +114,8 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "megatron",
-        dispatch: 41e-6,
+        kernels: KernelStyle::Framework,
+        dispatch: 46e-6,
         step: 0.3e-3,
         overlap: 0.0,
         message: 2e-6,
@@ -117,7 +123,7 @@ const TABLE: &[Software] = &[
         blocking: false,
         feed: [0.0; 2],
         read: 0.0,
-        passes: 0.85,
+        passes: 0.75,
         // Gradients are made 32-bit numbers, unscaled, squared for their norm, clipped, used, and set to zero: 60 bytes.
         update: 2.0,
         // Read the sum and what is new, write the sum: a kernel of its own, as gradients live in one flat buffer.
@@ -132,6 +138,7 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "tensorflow",
+        kernels: KernelStyle::Framework,
         dispatch: 10e-6,
         step: 0.3e-3,
         overlap: 0.9,
@@ -153,6 +160,7 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "mxnet",
+        kernels: KernelStyle::Framework,
         dispatch: 10e-6,
         step: 0.3e-3,
         overlap: 0.9,
@@ -174,7 +182,8 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "chainer",
-        dispatch: 41e-6,
+        kernels: KernelStyle::Framework,
+        dispatch: 46e-6,
         step: 0.3e-3,
         overlap: 0.0,
         // A pickled header, then the array: two messages from Python, each with a wait for the device.
@@ -200,6 +209,7 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "ideal",
+        kernels: KernelStyle::Framework,
         dispatch: 0.0,
         step: 0.0,
         overlap: 0.0,
@@ -221,6 +231,7 @@ const TABLE: &[Software] = &[
     },
     Software {
         name: "gulliver",
+        kernels: KernelStyle::Nodes,
         dispatch: 0.0,
         step: 0.0,
         overlap: 0.0,

@@ -3,11 +3,11 @@
 use crate::closed::{Estimate, estimate};
 use crate::cluster::Cluster;
 use crate::rank::rank;
+use crate::samples::{framework, gpt_10b};
 use crate::setting::Setting;
 use crate::strategy::{Strategy, Stream};
 use crate::stream::weight_moves;
 use crate::tests::{close, flat, ideal, timed};
-use crate::transformer::Transformer;
 
 fn of(stream: Stream, devices: u32, micro_batch: u32) -> Strategy {
     let serial = Strategy { stream, ..Strategy::serial(micro_batch) };
@@ -58,8 +58,8 @@ fn packs_hand_on_through_host_memory_where_there_is_no_room() {
 #[test]
 fn a_model_beyond_all_devices_has_an_answer() {
     let cluster = Cluster::named("box-1080ti").unwrap();
-    for (name, devices) in [("gpt2-xl", 1), ("gpt2-10b", 1), ("gpt2-10b", 2), ("gpt2-10b", 4)] {
-        let workload = Transformer::named(name).unwrap().workload(name);
+    for (name, devices) in [("gpt2-xl", 1), ("gpt-10b", 1), ("gpt-10b", 2), ("gpt-10b", 4)] {
+        let workload = framework(name, &[], 1024);
         let states = workload.weights() * 16.0;
         assert!(states > devices as f64 * cluster.device.memory, "{name} would fit");
         let ranking = rank(&workload, &cluster, devices, &Setting::new(32).unwrap()).unwrap();
@@ -92,9 +92,9 @@ fn a_model_beyond_all_devices_has_an_answer() {
 
 #[test]
 fn a_faster_host_link_and_more_devices_never_hurt() {
-    let workload = Transformer::named("gpt2-10b").unwrap().workload("gpt");
+    let workload = gpt_10b();
     let setting = Setting::new(32).unwrap();
-    for stream in [Stream::Replicas(25), Stream::Wrapped(25), Stream::Wrapped(52), Stream::Paged] {
+    for stream in [Stream::Replicas(25), Stream::Wrapped(25), Stream::Wrapped(50), Stream::Paged] {
         let mut before = f64::INFINITY;
         for factor in [0.5, 1.0, 2.0, 8.0, 1e3] {
             let mut cluster = Cluster::named("box-1080ti").unwrap();
@@ -116,10 +116,10 @@ fn a_faster_host_link_and_more_devices_never_hurt() {
 fn nonsense_is_refused() {
     let setting = Setting::new(32).unwrap();
     let cluster = Cluster::named("box-1080ti").unwrap();
-    let workload = Transformer::named("gpt2-10b").unwrap().workload("gpt");
+    let workload = gpt_10b();
     for (strategy, expected) in [
-        (of(Stream::Replicas(0), 1, 1), "0 packs asked for; this model allows 1 to 52"),
-        (of(Stream::Wrapped(53), 4, 1), "53 packs asked for; this model allows 1 to 52"),
+        (of(Stream::Replicas(0), 1, 1), "0 packs asked for; this model allows 1 to 50"),
+        (of(Stream::Wrapped(51), 4, 1), "51 packs asked for; this model allows 1 to 50"),
         (Strategy { data: 2, ..of(Stream::Wrapped(4), 2, 1) }, "harmony-pp has one way to use devices"),
         (Strategy { stages: 2, ..of(Stream::Paged, 2, 1) }, "paged has one way to use devices"),
     ] {

@@ -134,6 +134,46 @@ impl Workload {
         self.layers.iter().take_while(|layer| layer.extents.first().is_some_and(|&e| e > 1.0))
     }
 
+    /// The same with each run of equal blocks that attend as one layer of as many copies: hundreds of layers take as
+    /// long to ask about as a few. Such a model is shared by its heads, no longer by filters or channels.
+    pub fn folded(mut self) -> Workload {
+        // By layer, the first that is equal to it but for its name and backward pass, which differs at the ends.
+        let mut like: Vec<usize> = Vec::new();
+        for (i, layer) in self.layers.iter().enumerate() {
+            let same = |j: &usize| {
+                let (name, backward) = (layer.name.clone(), layer.backward.clone());
+                Layer { name, backward, ..self.layers[*j].clone() } == *layer
+            };
+            let first = (0..i).filter(|j| like[*j] == *j).find(same);
+            like.push(first.unwrap_or(i));
+        }
+        let mut made = Vec::new();
+        let mut at = 0;
+        while at < like.len() {
+            let copies = |period: usize| {
+                let block = &like[at..at + period];
+                like[at..].chunks_exact(period).take_while(|other| *other == block).count()
+            };
+            let attends = |period: usize| self.layers[at..at + period].iter().any(|layer| layer.heads > 0.0);
+            let most = (like.len() - at) / 2;
+            match (1..=most).find(|period| attends(*period) && copies(*period) > 1) {
+                Some(period) => {
+                    made.push(block(&self.layers[at..at + period], copies(period) as u32));
+                    at += period * copies(period);
+                }
+                None => {
+                    made.push(self.layers[at].clone());
+                    at += 1;
+                }
+            }
+        }
+        if made.len() < self.layers.len() {
+            made.iter_mut().for_each(|layer| (layer.filters, layer.channels) = (0.0, 0.0));
+        }
+        self.layers = made;
+        self
+    }
+
     /// Refuses a workload without layers or with figures that are no numbers.
     pub fn check(&self) -> Result<(), OracleError> {
         let sane = |layer: &Layer| {
@@ -147,6 +187,26 @@ impl Workload {
             }
             None => Ok(()),
         }
+    }
+}
+
+/// Layers as one, of which there are so many copies.
+fn block(layers: &[Layer], count: u32) -> Layer {
+    let sum = |of: fn(&Layer) -> f64| layers.iter().map(of).sum::<f64>();
+    let most = |of: fn(&Layer) -> f64| layers.iter().map(of).fold(0.0, f64::max);
+    let all = |of: fn(&Layer) -> &Vec<Work>| layers.iter().flat_map(of).copied().collect();
+    Layer {
+        count,
+        weights: sum(|layer| layer.weights),
+        input: layers.first().map_or(0.0, |layer| layer.input),
+        output: layers.last().map_or(0.0, |layer| layer.output),
+        kept: sum(|layer| layer.kept),
+        kept_whole: sum(|layer| layer.kept_whole),
+        selective: sum(|layer| layer.selective),
+        working: most(|layer| layer.working),
+        reductions: sum(|layer| layer.reductions),
+        heads: most(|layer| layer.heads),
+        ..Layer::new(layers[0].name.clone(), all(|layer| &layer.forward), all(|layer| &layer.backward))
     }
 }
 

@@ -9,7 +9,7 @@ use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
-use gulliver_oracle::from_graph::from_graph;
+use gulliver_oracle::from_graph::{KernelStyle, from_graph};
 use gulliver_oracle::hardware::{Accelerator, Precision};
 use gulliver_oracle::network::Link;
 use gulliver_oracle::setting::{Setting, Software};
@@ -154,7 +154,7 @@ fn simulated(devices: &[Planned], topology: &Topology) -> (JointTiming, Vec<u64>
 
 /// What closed forms say of the same.
 fn answered(job: &Job, name: &str, devices: u32, rate: f64) -> Estimate {
-    let workload = from_graph(job.name, &job.graph, &job.sizes).unwrap();
+    let workload = from_graph(job.name, &job.graph, &job.sizes, KernelStyle::Nodes).unwrap();
     let link = Link::plain(0.0, 1.0 / rate);
     let cluster = Cluster::of(Accelerator::cpu(RATES, 1e12), (1, devices), link.clone(), link);
     let serial = Strategy::serial(BATCH as u32);

@@ -1,16 +1,20 @@
 //! What software adds to the closed forms, by hand: gradients that are added up, messages in parts, what is gathered
 //! again, and exchanges that nothing can hide.
 
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::model::model;
 use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::collective::{all_gather, all_reduce};
+use gulliver_oracle::from_graph::{KernelStyle, from_model};
 use gulliver_oracle::setting::{Setting, Software};
 use gulliver_oracle::strategy::{Cut, Recompute, Strategy};
-use gulliver_oracle::transformer::Transformer;
 use gulliver_oracle::workload::Workload;
 
 fn gpt() -> Workload {
-    Transformer::named("gpt3-1.3b").unwrap().workload("gpt")
+    let built = model("gpt3-1.3b", &[]).unwrap();
+    let sizes = Bindings::new().with("length", 2048);
+    from_model("gpt", built.as_ref(), &sizes, KernelStyle::Framework).unwrap()
 }
 
 fn ask(strategy: &Strategy, batch: u32, software: &Software) -> Estimate {

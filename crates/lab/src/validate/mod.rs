@@ -1,6 +1,7 @@
 //! `lab validate DIR`: the oracle's predictions against the published measurements of a directory.
 
 pub mod csv;
+pub mod models;
 pub mod paradl;
 pub mod score;
 pub mod truth;

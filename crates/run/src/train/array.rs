@@ -4,7 +4,7 @@
 
 use super::{
     Batch, Evaluation, LrSchedule, Notice, Progress, Range, Resumed, Scores, Session, SessionError, Shared,
-    Sources, TrainError, TrainOptions, Training, prefetch,
+    Sources, TrainError, TrainOptions, Training, lock,
 };
 use crate::checkpoint::CheckpointFile;
 use crate::device::RunError;
@@ -321,7 +321,7 @@ impl Desk<'_> {
             return Ok(batch.clone());
         }
         drop(batches);
-        let batch = Arc::new(prefetch::make(sources.train.as_ref(), &sources.sampler, step)?);
+        let batch = sources.batch(step)?;
         let Batches { kept, at } = &mut *lock(&self.batches);
         let least = at.iter().filter(|(other, _)| *other == data).map(|(_, step)| *step).min();
         while let Some((&old, _)) = kept.range((data, 0)..(data, least.unwrap_or(step))).next() {

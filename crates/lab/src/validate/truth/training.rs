@@ -3,14 +3,14 @@
 
 use super::{CsvTable, Prediction, TruthPart, UNDOUBTED};
 use crate::validate::csv::CsvRow;
+use crate::validate::models::{Decoder, Known, alexnet, cosmoflow, gpt, resnet, vgg16};
 use gulliver_oracle::OracleError;
 use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::from_graph::KernelStyle;
 use gulliver_oracle::hardware::{GIB, Precision};
-use gulliver_oracle::published::{alexnet, cosmoflow, resnet, vgg16};
 use gulliver_oracle::setting::{Setting, Software};
 use gulliver_oracle::strategy::{Cut, Recompute, Strategy};
-use gulliver_oracle::transformer::Transformer;
 use gulliver_oracle::workload::Workload;
 
 /// vTrain's mean error on its own single-node rows, as its authors publish it.
@@ -22,16 +22,19 @@ const CALIBRATES: u32 = 2;
 pub fn grid(table: &CsvTable) -> Vec<TruthPart> {
     let mut parts = [TruthPart::new("calibration", Vec::new()), TruthPart::new("test", Vec::new())];
     parts[1].published = Some(VTRAIN);
+    let mut known = Known::default();
     for row in table.rows() {
-        let asked = || -> Option<Result<Estimate, OracleError>> {
-            let (hidden, heads) = (row.count("hidden")?, row.count("heads")?);
-            let gpt = Transformer::gpt(hidden, row.count("layers")?, heads, row.count("seq_len")?, 50257);
+        let mut asked = || -> Option<Result<Estimate, OracleError>> {
+            let sizes =
+                [row.count("hidden")?, row.count("layers")?, row.count("heads")?, row.count("seq_len")?];
+            let [hidden, layers, heads, length] = sizes;
+            let workload = known.find(format!("{sizes:?}"), || gpt(hidden, layers, heads, length, 50257))?;
             let strategy = Strategy { recompute: Recompute::Full, ..three_dimensional(&row)? };
             let batch = row.count("global_batch")?;
             let answer = Cluster::named("dgx-a100").and_then(|cluster| {
                 let software = Software::named("deepspeed")?;
                 let setting = Setting { software, ..Setting::new(batch)? };
-                estimate(&gpt.workload("gpt"), &cluster, &strategy, &setting)
+                estimate(workload, &cluster, &strategy, &setting)
             });
             Some(answer)
         };
@@ -72,17 +75,17 @@ fn three_dimensional(row: &CsvRow) -> Option<Strategy> {
     })
 }
 
-/// Networks that the rows name.
+/// Networks that the rows name, and what ParaDL calls them.
 fn network(name: &str) -> Option<(Workload, &'static str)> {
     const SIZE: u32 = 226;
-    match name {
-        "alexnet" => Some((alexnet(SIZE), "AlexNet")),
-        "resnet" | "resnet50" => Some((resnet([3, 4, 6, 3], SIZE), "ResNet50")),
-        "resnet152" => Some((resnet([3, 8, 36, 3], SIZE), "ResNet152")),
-        "vgg" | "vgg16" => Some((vgg16(SIZE), "VGG16")),
-        "cosmoflow" => Some((cosmoflow(512), "CosmoFlow")),
-        _ => None,
-    }
+    Some(match name {
+        "alexnet" => (alexnet(SIZE)?, "AlexNet"),
+        "resnet" | "resnet50" => (resnet(&[3, 4, 6, 3], SIZE)?, "ResNet50"),
+        "resnet152" => (resnet(&[3, 8, 36, 3], SIZE)?, "ResNet152"),
+        "vgg" | "vgg16" => (vgg16(SIZE)?, "VGG16"),
+        "cosmoflow" => (cosmoflow()?, "CosmoFlow"),
+        _ => return None,
+    })
 }
 
 /// Convolutional networks in Chainer on ABCI, four V100 a node; groups of four share space or filters.
@@ -215,14 +218,14 @@ fn memory_answer(row: &CsvRow) -> Option<Estimate> {
         state_bytes: if eight_bit { 1.0 } else { 4.0 },
         ..Setting::new(row.count("global_batch")?).ok()?
     };
-    let gpt = sized(row.text("model"), row.count("seq_len")?, strategy.stages)?;
-    estimate(&gpt.workload("gpt"), &Cluster::named(cluster).ok()?, &strategy, &setting).ok()
+    let workload = sized(row.text("model"), row.count("seq_len")?, strategy.stages)?;
+    estimate(&workload, &Cluster::named(cluster).ok()?, &strategy, &setting).ok()
 }
 
 /// A GPT of so many billion weights, by the configuration its authors give or, where none is known, of 64
 /// layers. Of the one with 58 they say that it is the one with 104 with too narrow an inner layer, at first with 32
 /// layers; it has as many as its stages need.
-fn sized(name: &str, length: u32, stages: u32) -> Option<Transformer> {
+fn sized(name: &str, length: u32, stages: u32) -> Option<Workload> {
     const VOCABULARY: u32 = 50304;
     let digits: String = name.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     let billions: f64 = digits.parse().ok().filter(|b| (0.01..1e5).contains(b))?;
@@ -235,11 +238,20 @@ fn sized(name: &str, length: u32, stages: u32) -> Option<Transformer> {
             (hidden, 64, 64)
         }
     };
-    let gpt = Transformer::gpt(hidden, layers, heads, length, VOCABULARY);
     if digits != "58" {
-        return Some(gpt);
+        return gpt(hidden, layers, heads, length, VOCABULARY);
     }
-    let blocks = billions * 1e9 - (VOCABULARY + length) as f64 * gpt.hidden;
-    let inner = (blocks / (layers as f64 * gpt.hidden.powi(2)) - 4.0) / 2.0;
-    Some(Transformer { inner, ..gpt })
+    let width = f64::from(hidden);
+    let blocks = billions * 1e9 - f64::from(VOCABULARY + length) * width;
+    let inner = (blocks / (f64::from(layers) * width) - 4.0 * width) / 2.0;
+    let decoder = Decoder {
+        width: hidden as usize,
+        layers: layers as usize,
+        heads: heads as usize,
+        inner: inner as usize,
+        vocabulary: VOCABULARY as usize,
+        context: length as usize,
+        gated: false,
+    };
+    decoder.workload("gpt", KernelStyle::Framework)
 }
