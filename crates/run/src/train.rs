@@ -16,6 +16,7 @@ use crate::collector::Record;
 use crate::data::open::Opened;
 use crate::data::{Batch, DataError, Dataset, Prefetch, Sampler, prefetch};
 use crate::session::{Reuse, Scalars, Session, SessionError, StepKey};
+use crate::team::lock;
 use clock::Clock;
 use gulliver_graph::lr::LrSchedule;
 use gulliver_graph::role::{HyperRole, OutputRole};
@@ -26,7 +27,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Reaction to a loss that is not finite.
@@ -391,10 +392,6 @@ pub fn train(
         early: run.steps < steps && !interrupted,
         best: run.best,
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A batch that several jobs may read.

@@ -4,7 +4,7 @@
 
 use super::{
     Batch, Evaluation, LrSchedule, Notice, Progress, Range, Resumed, Scores, Session, SessionError, Shared,
-    Sources, TrainError, TrainOptions, Training, lock,
+    Sources, TrainError, TrainOptions, Training,
 };
 use crate::checkpoint::CheckpointFile;
 use crate::device::RunError;
