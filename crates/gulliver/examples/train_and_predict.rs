@@ -1,4 +1,4 @@
-//! Trains a job file, watches its events, and predicts with the trained model:
+//! Plans and trains a job file, watches its events, and predicts with the trained model:
 //! `cargo run --release -p gulliver --example train_and_predict -- jobs/quickstart.toml images…`
 
 use gulliver::{Error, Event, Job, Model};
@@ -8,6 +8,9 @@ fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1);
     let mut job = Job::load(arguments.next().unwrap_or("jobs/quickstart.toml".into()))?;
     job.set("train.steps", 60)?;
+
+    let planned = gulliver::plan(&job)?;
+    println!("{:.1} ms a step, {} bytes at once", planned.step_seconds() * 1e3, planned.peak_bytes()[0]);
 
     let result = gulliver::train(&job, &mut |event| {
         match event {

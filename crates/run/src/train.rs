@@ -16,6 +16,7 @@ use crate::collector::Record;
 use crate::data::open::Opened;
 use crate::data::{Batch, DataError, Dataset, Prefetch, Sampler, prefetch};
 use crate::session::{Reuse, Scalars, Session, SessionError, StepKey};
+use crate::team::lock;
 use clock::Clock;
 use gulliver_graph::lr::LrSchedule;
 use gulliver_graph::role::{HyperRole, OutputRole};
@@ -26,7 +27,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Reaction to a loss that is not finite.
@@ -393,10 +394,6 @@ pub fn train(
     })
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A batch that several jobs may read.
 type Shared = Result<Arc<Batch>, DataError>;
 
@@ -465,7 +462,6 @@ impl Training<'_> {
                 break;
             }
             let batch = batch(step)?;
-            let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
             let lr = self.schedule.lr(options.base_lr, step, steps);
             let began = Instant::now();
             let hyper = |role: HyperRole, name: &str| match role {
@@ -474,7 +470,7 @@ impl Training<'_> {
                 HyperRole::LossScale | HyperRole::Setting => options.hyper.get(name).copied(),
             };
             let outcome = self.session.step(&batch, StepKey { seed: options.seed, step }, &hyper)?;
-            self.run.account(rows, began.elapsed());
+            self.run.account(batch.rows(), began.elapsed());
             self.run.steps = step + 1;
             warn_of_alarms(self.session, notify);
             match outcome.not_finite {

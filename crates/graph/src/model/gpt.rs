@@ -21,7 +21,7 @@ pub struct Gpt {
     pub layers: usize,
     /// Longest input.
     pub context: usize,
-    /// What is predicted.
+    /// The kind of prediction.
     pub head: Head,
     /// Classes of the text, or numbers to regress.
     pub classes: usize,

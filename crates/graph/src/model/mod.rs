@@ -36,12 +36,12 @@ pub struct Objective {
     pub weights_prefix: &'static str,
 }
 
-/// What building an objective gives.
+/// The outputs of an objective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Built {
-    /// What is minimised, a scalar.
+    /// The loss to minimise, a scalar.
     pub loss: Value,
-    /// What else is worth knowing: predictions, and scalars that are summed over partials.
+    /// Other outputs: predictions, and scalars that are summed over partials.
     pub metrics: Vec<GraphOutput>,
 }
 
@@ -59,7 +59,7 @@ pub trait Architecture: fmt::Debug + Send + Sync {
     fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError>;
 }
 
-/// What a model reads as `x`.
+/// The kind of data that a model reads as `x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelInput {
     /// Numbers of any shape, as one row.
@@ -79,7 +79,7 @@ pub enum ModelInput {
 /// Models that differ in their parameters only.
 #[derive(Debug)]
 pub struct Family {
-    /// What its data `x` is.
+    /// The kind of its data `x`.
     pub takes: ModelInput,
     /// What it can predict: the values of its parameter `head`, or the one thing it predicts without such a
     /// parameter; empty if it needs no targets.
@@ -99,7 +99,7 @@ pub struct ModelRow {
     pub help: &'static str,
     /// Its family.
     pub family: &'static Family,
-    /// Where it differs from the family's defaults.
+    /// Settings that differ from the family's defaults.
     pub settings: Settings,
 }
 

@@ -4,11 +4,11 @@
 
 use super::{
     Batch, Evaluation, LrSchedule, Notice, Progress, Range, Resumed, Scores, Session, SessionError, Shared,
-    Sources, TrainError, TrainOptions, Training, lock,
+    Sources, TrainError, TrainOptions, Training,
 };
 use crate::checkpoint::CheckpointFile;
 use crate::device::RunError;
-use crate::team::start_scoped;
+use crate::team::{into_inner, lock, start_scoped};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -23,7 +23,7 @@ const TIMES: u32 = 50;
 const STEPS: u64 = 8;
 /// Bytes of batches kept for members that share the data and are behind.
 const KEPT: usize = 64 << 20;
-/// Least and most steps that a member may be ahead of others, whatever the size of a batch.
+/// Least and most steps that a member may be ahead of others, for any size of batch.
 const AHEAD: (u64, u64) = (16, 4096);
 
 /// One job of an array.
@@ -156,8 +156,7 @@ pub fn train_array(
         }
         desk.work(own);
     });
-    let done = desk.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.results.into_iter().map(|result| result.expect("every member ended")).collect()
+    into_inner(desk.state).results.into_iter().map(|result| result.expect("every member ended")).collect()
 }
 
 /// Members that are in no lane, and the results of those that ended.

@@ -4,7 +4,7 @@
 use gulliver_graph::autodiff::differentiate;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
-use gulliver_graph::fuse_elementwise::{explain, fuse_elementwise, traffic};
+use gulliver_graph::fuse_elementwise::fuse_elementwise;
 use gulliver_graph::graph::build::Builder;
 use gulliver_graph::graph::op::Op;
 use gulliver_graph::graph::op::map::Function;
@@ -19,6 +19,7 @@ use gulliver_graph::role::OutputRole;
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, plain_training_graph, training_graph};
 use gulliver_graph::verify::verify;
+use gulliver_lab::traffic::{explain, traffic};
 use proptest::prelude::*;
 
 /// Builds a graph, with its gradients, from a list of numbers: each picks an operation and its operands.
