@@ -54,7 +54,7 @@ pub fn differentiate(
     Ok(wrt.iter().map(|v| grads[v.index()]).collect())
 }
 
-/// Which values depend on one of `wrt` through float values and forward nodes. Weights that an earlier objective of
+/// Whether each value depends on one of `wrt` through float values and forward nodes. Weights that an earlier objective of
 /// the step has updated are constants to this one.
 fn dependents(g: &Builder, wrt: &[Value]) -> Vec<bool> {
     let graph = g.graph();

@@ -4,9 +4,6 @@
 //! changes.
 
 mod assemble;
-mod traffic;
-
-pub use traffic::{MemoryTraffic, explain, traffic};
 
 use crate::dim::Dim;
 use crate::graph::op::Op;

@@ -86,7 +86,7 @@ impl fmt::Debug for Type {
     }
 }
 
-/// How a weight or state starts.
+/// The first values of a weight or state.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Init {
@@ -100,7 +100,7 @@ pub enum Init {
     Uniform(f32),
 }
 
-/// What an input of the graph is.
+/// The kind of an input of the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -133,7 +133,7 @@ impl Role {
     }
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Origin {
     /// From outside.
@@ -142,7 +142,7 @@ pub enum Origin {
     Node {
         /// The node.
         node: NodeId,
-        /// Which of its outputs.
+        /// The index of the output.
         output: usize,
     },
 }
@@ -154,7 +154,7 @@ pub struct ValueInfo {
     pub name: String,
     /// Element type and shape.
     pub ty: Type,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
 }
 
@@ -184,7 +184,7 @@ pub struct Node {
     pub outs: Vec<Value>,
     /// Forward, backward or update.
     pub phase: Phase,
-    /// Which objective of the step it belongs to (0 unless a model has several losses).
+    /// The objective of the step that it belongs to (0 unless a model has several losses).
     pub objective: u32,
 }
 
@@ -200,9 +200,9 @@ impl Node {
 pub struct GraphOutput {
     /// Unique within its scope.
     pub name: String,
-    /// What it is.
+    /// Its role.
     pub role: OutputRole,
-    /// Which partials it is summed over.
+    /// The partials that it is summed over.
     pub scope: OutputScope,
     /// The value.
     pub value: Value,
@@ -245,7 +245,7 @@ pub enum GraphError {
         op: &'static str,
         /// Types of the inputs.
         inputs: String,
-        /// What it said.
+        /// Its error.
         source: Box<OpError>,
     },
     /// No gradient is defined.
@@ -277,7 +277,7 @@ pub enum GraphError {
     Text {
         /// Counted from one.
         line: usize,
-        /// What is wrong there.
+        /// The problem.
         why: String,
     },
     /// The graph breaks a rule of its own.

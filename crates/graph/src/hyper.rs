@@ -4,7 +4,7 @@
 /// The values that make sense.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
-    /// What is allowed, for messages: "a number above 0".
+    /// The allowed values, for messages: "a number above 0".
     pub allowed: &'static str,
     /// Only whole numbers.
     pub whole: bool,

@@ -69,7 +69,7 @@ pub struct PlateauState {
     pub stale: u64,
     /// Observations that still do not count.
     pub cooldown: u64,
-    /// How often the rate was reduced.
+    /// Number of reductions of the rate.
     pub drops: u32,
 }
 

@@ -1,7 +1,7 @@
 //! Suggestions for mistyped names: the edit distance between words, the names nearest to one, and a
 //! message that names them.
 
-/// How many single-character insertions, deletions, replacements and swaps of neighbours turn `a`
+/// Number of single-character insertions, deletions, replacements and swaps of neighbours turn `a`
 /// into `b`, compared without regard to ASCII case.
 pub fn edit_distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.chars().map(|c| c.to_ascii_lowercase()).collect();

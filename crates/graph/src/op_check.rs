@@ -46,7 +46,7 @@ fn weighted_sum(outs: &[Tensor], weights: &[Tensor]) -> f64 {
 struct Differentiated {
     graph: Graph,
     weights: Vec<Tensor>,
-    /// Which inputs are differentiated, and the gradient of each.
+    /// The inputs that are differentiated, and the gradient of each.
     grads: Vec<(usize, Option<Value>)>,
 }
 

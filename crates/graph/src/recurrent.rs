@@ -1,5 +1,4 @@
-//! Recurrent layers without their weights, as methods of [`Builder`]: whole sequences in one operator,
-//! and single steps composed of primitives.
+//! Recurrent layers without their weights, as methods of [`Builder`]: whole sequences in one operator.
 
 use crate::dim::Dim;
 use crate::graph::build::Builder;
@@ -31,58 +30,6 @@ impl Builder {
     /// `[b, t, h]`.
     pub fn gru(&mut self, gx: Value, h0: Value, w_hh: Value, b_hn: Value) -> Built {
         self.push1(Gru {}, &[gx, h0, w_hh, b_hn])
-    }
-
-    /// One LSTM step from gx `[b, 4h]`, h and c `[b, h]`: the new h and c.
-    pub fn lstm_cell(
-        &mut self,
-        gx: Value,
-        h: Value,
-        c: Value,
-        w_hh: Value,
-    ) -> Result<(Value, Value), GraphError> {
-        let gh = self.contract("b k, j k -> b j", h, w_hh)?;
-        let gates = self.add(gx, gh)?;
-        let mut part = |gate: usize| self.gate(gates, gate, c);
-        let (i, f, g, o) = (part(0)?, part(1)?, part(2)?, part(3)?);
-        let (i, f, g, o) = (self.sigmoid(i)?, self.sigmoid(f)?, self.tanh(g)?, self.sigmoid(o)?);
-        let kept = self.mul(f, c)?;
-        let added = self.mul(i, g)?;
-        let c = self.add(kept, added)?;
-        let squashed = self.tanh(c)?;
-        Ok((self.mul(o, squashed)?, c))
-    }
-
-    /// One GRU step from gx `[b, 3h]` and h `[b, h]`: the new h.
-    pub fn gru_cell(&mut self, gx: Value, h: Value, w_hh: Value, b_hn: Value) -> Built {
-        let gh = self.contract("b k, j k -> b j", h, w_hh)?;
-        let mut gate = |side: Value, gate: usize| self.gate(side, gate, h);
-        let x = [gate(gx, 0)?, gate(gx, 1)?, gate(gx, 2)?];
-        let s = [gate(gh, 0)?, gate(gh, 1)?, gate(gh, 2)?];
-        let r = self.add(x[0], s[0])?;
-        let r = self.sigmoid(r)?;
-        let z = self.add(x[1], s[1])?;
-        let z = self.sigmoid(z)?;
-        let inner = self.add(s[2], b_hn)?;
-        let inner = self.mul(r, inner)?;
-        let new = self.add(x[2], inner)?;
-        let new = self.tanh(new)?;
-        // (1 - z)·n + z·h
-        let change = self.sub(h, new)?;
-        let change = self.mul(z, change)?;
-        self.add(new, change)
-    }
-
-    /// Gate number `gate` of `[b, gates·h]`, as wide as `state` `[b, h]`.
-    fn gate(&mut self, gates: Value, gate: usize, state: Value) -> Built {
-        let width = self.shape(state).get(1).and_then(Dim::as_const).and_then(|h| usize::try_from(h).ok());
-        let Some(width) = width else {
-            let ty = self.ty(state);
-            return Err(GraphError::Model(format!(
-                "a recurrent cell needs a state [b, h] of fixed h, got {ty}"
-            )));
-        };
-        self.push1(Slice { axis: 1, start: gate * width, len: width.into(), step: 1 }, &[gates])
     }
 
     /// The state before each step, `[b, t, h]`: h0 `[b, h]`, then all of y `[b, t, h]` but the last.
@@ -163,6 +110,52 @@ mod tests {
         g.reshape(step, &[BATCH, gates * HIDDEN])
     }
 
+    /// Gate number `gate` of `[b, gates·h]`.
+    fn gate(g: &mut Builder, gates: Value, gate: usize) -> Built {
+        g.push1(Slice { axis: 1, start: gate * HIDDEN, len: HIDDEN.into(), step: 1 }, &[gates])
+    }
+
+    /// One LSTM step of primitives, from gx `[b, 4h]`, h and c `[b, h]`: the new h and c.
+    fn lstm_cell(
+        builder: &mut Builder,
+        gx: Value,
+        h: Value,
+        c: Value,
+        w_hh: Value,
+    ) -> Result<(Value, Value), GraphError> {
+        let gh = builder.contract("b k, j k -> b j", h, w_hh)?;
+        let gates = builder.add(gx, gh)?;
+        let mut part = |number: usize| gate(builder, gates, number);
+        let (i, f, g, o) = (part(0)?, part(1)?, part(2)?, part(3)?);
+        let (i, f, g, o) = (builder.sigmoid(i)?, builder.sigmoid(f)?, builder.tanh(g)?, builder.sigmoid(o)?);
+        let kept = builder.mul(f, c)?;
+        let added = builder.mul(i, g)?;
+        let c = builder.add(kept, added)?;
+        let squashed = builder.tanh(c)?;
+        Ok((builder.mul(o, squashed)?, c))
+    }
+
+    /// One GRU step of primitives, from gx `[b, 3h]` and h `[b, h]`: the new h.
+    fn gru_cell(g: &mut Builder, gx: Value, h: Value, w_hh: Value, b_hn: Value) -> Built {
+        let gh = g.contract("b k, j k -> b j", h, w_hh)?;
+        let mut gates = |side: Value| -> Result<[Value; 3], GraphError> {
+            Ok([gate(g, side, 0)?, gate(g, side, 1)?, gate(g, side, 2)?])
+        };
+        let (x, s) = (gates(gx)?, gates(gh)?);
+        let r = g.add(x[0], s[0])?;
+        let r = g.sigmoid(r)?;
+        let z = g.add(x[1], s[1])?;
+        let z = g.sigmoid(z)?;
+        let inner = g.add(s[2], b_hn)?;
+        let inner = g.mul(r, inner)?;
+        let new = g.add(x[2], inner)?;
+        let new = g.tanh(new)?;
+        // (1 - z)·n + z·h
+        let change = g.sub(h, new)?;
+        let change = g.mul(z, change)?;
+        g.add(new, change)
+    }
+
     /// Steps `[b, h]` side by side, `[b, t, h]`.
     fn sequence(g: &mut Builder, steps: &[Value]) -> Built {
         let steps: Vec<Value> =
@@ -190,7 +183,7 @@ mod tests {
             let mut steps = Vec::new();
             for t in 0..TIME {
                 let gx = at_step(g, ins[0], t, 4)?;
-                (h, c) = g.lstm_cell(gx, h, c, ins[3])?;
+                (h, c) = lstm_cell(g, gx, h, c, ins[3])?;
                 steps.push(h);
             }
             Ok(vec![sequence(g, &steps)?, c])
@@ -208,7 +201,7 @@ mod tests {
             let mut steps = Vec::new();
             for t in 0..TIME {
                 let gx = at_step(g, ins[0], t, 3)?;
-                h = g.gru_cell(gx, h, ins[2], ins[3])?;
+                h = gru_cell(g, gx, h, ins[2], ins[3])?;
                 steps.push(h);
             }
             Ok(vec![sequence(g, &steps)?])

@@ -3,30 +3,30 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a data input is for.
+/// The purpose of a data input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DataRole {
-    /// What predictions are made from.
+    /// The input of predictions.
     Example,
-    /// Which part of its text each token belongs to.
+    /// The part of the text that each token belongs to.
     Segment,
-    /// What is to be predicted.
+    /// The target of predictions.
     Target,
-    /// How much each example counts in the loss.
+    /// The weight of each example in the loss.
     Weight,
     /// Tells real elements (1) from padding (0); all ones where a batch has none.
     Mask,
     /// Normal noise, drawn anew in every step where a batch has none.
     Noise {
-        /// Which stream of random numbers it is drawn from.
+        /// The stream of random numbers it is drawn from.
         stream: u64,
         /// The member of an array whose seed keys it; 0 in the graph of one job.
         member: u32,
     },
 }
 
-/// What a hyper-parameter is for.
+/// The purpose of a hyper-parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HyperRole {
@@ -40,15 +40,15 @@ pub enum HyperRole {
     Setting,
 }
 
-/// What an output of a graph is.
+/// The meaning of an output of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputRole {
-    /// What an objective minimises: a mean over the examples.
+    /// The loss that an objective minimises: a mean over the examples.
     Loss,
-    /// How many predictions were right.
+    /// Number of right predictions.
     Correct,
-    /// How many predictions were made.
+    /// Number of predictions.
     Count,
     /// The sum of the weights of the examples.
     Weight,
@@ -81,7 +81,7 @@ impl OutputRole {
     }
 }
 
-/// Which partials an output is summed over.
+/// The partials that an output is summed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputScope {

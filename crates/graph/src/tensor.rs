@@ -39,7 +39,7 @@ impl Tensor {
         self.data.is_empty()
     }
 
-    /// Where the element at this position is.
+    /// The index of the element at this position.
     pub fn offset(&self, position: &[usize]) -> usize {
         debug_assert_eq!(position.len(), self.shape.len());
         position.iter().zip(&self.shape).fold(0, |o, (&p, &d)| {

@@ -138,7 +138,7 @@ fn add_output(g: &mut Builder, objective: &Objective, objectives: usize, output:
 mod tests {
     use super::*;
     use crate::graph::Role;
-    use crate::model::{MODELS, model};
+    use crate::model::{MODELS, gpt, model};
     use crate::role::DataRole;
 
     fn adam() -> Optimizer {
@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn every_model_trains_evaluates_and_predicts() {
-        for row in MODELS.iter().filter(|row| !row.name.starts_with("gpt-") && !row.name.starts_with("gpt2-"))
-        {
+        // Other rows of GPT have more layers and nothing else that is new.
+        for row in MODELS.iter().filter(|row| row.name == "gpt" || !std::ptr::eq(row.family, &gpt::FAMILY)) {
             let model = model(row.name, &[]).unwrap();
             let train =
                 training_graph(&*model, &[adam()], None).unwrap_or_else(|e| panic!("{}: {e}", row.name));

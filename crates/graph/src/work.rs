@@ -188,7 +188,7 @@ fn walks(spec: &Spec) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::model;
+    use crate::model::{MODELS, ModelRow, gpt, model};
     use crate::optim::Optimizer;
     use crate::training::training_graph;
 
@@ -238,7 +238,8 @@ mod tests {
 
     #[test]
     fn scans_read_their_weights_at_every_step_and_nothing_else_does() {
-        for row in crate::model::MODELS {
+        let of_gpt = |row: &&ModelRow| std::ptr::eq(row.family, &gpt::FAMILY);
+        for row in MODELS.iter().filter(|row| row.name == "gpt" || !of_gpt(row)) {
             let optimizer = Optimizer::new("sgd", &[]).unwrap();
             let graph = training_graph(model(row.name, &[]).unwrap().as_ref(), &[optimizer], None).unwrap();
             for node in &graph.nodes {

@@ -1,20 +1,22 @@
 //! An operator of one's own, with spec, gradient, reference kernel and fast kernel, in a model; checked by
 //! the test bench of the built-in operators:  cargo run --release --example own_operator
-use gulliver::graph::graph::op::check;
-use gulliver::graph::op_check;
+use gulliver::graph::{graph::op::check, op_check};
 use gulliver::prelude::*;
 
 /// `y = x / (1 + k·|x|)`.
 #[derive(Debug)]
 struct Softsign(f32);
 
-impl OpDef for Softsign {
+impl OpName for Softsign {
     fn name(&self) -> &'static str {
         "softsign"
     }
     fn help(&self) -> &'static str {
         "x / (1 + k|x|)"
     }
+}
+
+impl OpDef for Softsign {
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         Ok(expand_ellipsis("... -> ...", ins[0].rank()).parse()?)

@@ -172,7 +172,9 @@ pub enum Error {
         step: u64,
         /// The last step to do.
         steps: u64,
-        /// The command that goes on.
+        /// The directory of the run.
+        dir: PathBuf,
+        /// What to do to go on.
         command: String,
     },
 

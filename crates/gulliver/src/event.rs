@@ -21,6 +21,18 @@ pub type Metrics = BTreeMap<String, f64>;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
+    /// The planner is at work; never a line of JSON.
+    Planning {
+        /// What it does, in a few words.
+        activity: &'static str,
+        /// Rounds of its searches so far.
+        rounds: u64,
+        /// Seconds since it began.
+        #[serde(serialize_with = "number")]
+        seconds: f64,
+        /// Bytes of the device that it plans for.
+        budget: Option<u64>,
+    },
     /// The data is open.
     Data {
         /// Training examples.
@@ -300,7 +312,7 @@ impl From<Notice> for Event {
 impl Event {
     /// Whether the event is only a sign of progress: it comes many times a second, and is shown by a bar at most.
     pub fn is_tick(&self) -> bool {
-        matches!(self, Event::Progress { .. } | Event::TrialStep { .. })
+        matches!(self, Event::Planning { .. } | Event::Progress { .. } | Event::TrialStep { .. })
     }
 
     /// The event as one line of JSON, without the line break.

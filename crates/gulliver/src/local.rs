@@ -195,14 +195,3 @@ pub fn together(
 ) -> Result<Session, LocalError> {
     Ok(start(job(strategy, planners)?, devices, seed)?)
 }
-
-/// A session of an array on one device, whose graph has an array axis: one member for each seed.
-pub fn array_session(
-    train: Graph,
-    evaluate: Option<Graph>,
-    device: &LocalDevice,
-    seeds: &[u64],
-) -> Result<Session, LocalError> {
-    let plan = job(ALONE, vec![planner(train, evaluate, device)?])?;
-    Ok(Session::array(plan, device.open(0)?, seeds)?)
-}

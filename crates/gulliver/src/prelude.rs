@@ -9,7 +9,7 @@ pub use gulliver_graph::graph::build::Builder;
 pub use gulliver_graph::graph::op::custom::Custom;
 pub use gulliver_graph::graph::op::map::Function;
 pub use gulliver_graph::graph::op::sample::Sample;
-pub use gulliver_graph::graph::op::{Backward, Op, OpDef, OpError};
+pub use gulliver_graph::graph::op::{Backward, Op, OpDef, OpError, OpName};
 pub use gulliver_graph::graph::{Graph, GraphError, Init, Type, Value};
 pub use gulliver_graph::lr::LrSchedule;
 pub use gulliver_graph::model::classifier::Classifier;

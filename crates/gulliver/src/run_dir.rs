@@ -37,6 +37,13 @@ pub struct About {
     pub mapping: serde_json::Value,
 }
 
+impl About {
+    /// That of the run in `dir`; none if it cannot be read.
+    pub fn read(dir: &Path) -> Option<About> {
+        serde_json::from_slice(&fs::read(dir.join(ABOUT)).ok()?).ok()
+    }
+}
+
 /// A run directory locked by this process. Unless [`RunDir::keep`] is called, everything made for it is removed again.
 #[derive(Debug)]
 pub struct RunDir {
@@ -175,10 +182,9 @@ fn is_run(dir: &Path) -> bool {
 
 /// Whether a run was started here with this job file; any run counts if that is not known.
 fn is_of(dir: &Path, job: &Path) -> bool {
-    let about = fs::read(dir.join(ABOUT)).and_then(|text| Ok(serde_json::from_slice::<About>(&text)?));
-    match about {
-        Ok(about) => absolute(job).is_ok_and(|job| about.job_file == job),
-        Err(_) => is_run(dir),
+    match About::read(dir) {
+        Some(about) => absolute(job).is_ok_and(|job| about.job_file == job),
+        None => is_run(dir),
     }
 }
 

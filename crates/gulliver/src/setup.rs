@@ -13,7 +13,6 @@ use crate::fit::{DataFacts, check_fit, class_weights, fit};
 use crate::job::{ClassWeights, DeviceEntry, Job, Length, NormGroup, TrainSection};
 use crate::local::{LocalDevice, device_set, planner, shared};
 use crate::model::metadata;
-use crate::report::planning::Planning;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::graph::op::Op;
@@ -31,7 +30,7 @@ use gulliver_plan::document::links::Links;
 use gulliver_plan::document::topology::Topology;
 use gulliver_plan::time::cost::{MachineProfile, Rates};
 use gulliver_run::data::open::Opened;
-use gulliver_run::data::{Buckets, DataInfo, Dataset, Sampler, WeightedClasses, prefetch};
+use gulliver_run::data::{Buckets, DataInfo, Dataset, Sampler, WeightedClasses};
 use gulliver_run::peers::link::Throttle;
 use gulliver_run::profile::roofline;
 use gulliver_run::session::{SessionError, sizes_of};
@@ -40,7 +39,6 @@ use gulliver_run::train::{Sources, TrainOptions, metric_names};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Ready to be planned: data opened, and a model that fits it.
@@ -61,30 +59,26 @@ pub struct Prepared {
     pub info: DataInfo,
 }
 
+/// A prepared job, and the devices it runs on.
+pub struct Placed {
+    /// Its graphs, data and settings.
+    pub prepared: Prepared,
+    /// Its devices, whatever the strategy.
+    pub devices: Vec<LocalDevice>,
+}
+
 /// Planned, and ready to be given memory.
 pub struct Setup {
-    /// The plans of all devices, by rank.
-    pub planners: Vec<Planner>,
-    /// What the job computes.
-    pub graphs: JobGraphs,
-    /// Where and how each device runs, whatever the strategy.
+    /// Its graphs, data and settings.
+    pub prepared: Prepared,
+    /// Its devices, whatever the strategy.
     pub devices: Vec<LocalDevice>,
-    /// The largest input there will be on a device.
-    pub largest: Bindings,
-    /// Learning rate over time.
-    pub schedule: LrSchedule,
-    /// Batches.
-    pub sources: Sources,
-    /// How long and how often.
-    pub options: TrainOptions,
-    /// Trained numbers.
-    pub parameters: u64,
-    /// Settings of the model that the data decided, for people to see.
-    pub fitted: Vec<(String, ParamValue)>,
-    /// What the training data holds.
-    pub info: DataInfo,
     /// How devices share the work; [`ALONE`] on one device.
     pub strategy: &'static str,
+    /// The planners of all devices, by rank.
+    pub planners: Vec<Planner>,
+    /// The largest input of a device.
+    pub largest: Bindings,
 }
 
 /// How fast the machine is thought to be.
@@ -114,61 +108,51 @@ impl Speeds {
     }
 }
 
-/// How planning is done.
+/// How a job is planned.
 #[derive(Clone, Debug, Default)]
-pub struct How {
-    /// Sees how it goes, and may stop it.
+pub struct PlanningOptions {
+    /// Sees the progress, and may end it.
     pub watch: Option<Arc<dyn PlanWatch>>,
-    /// Whether a job that does not fit is worth a search for a change that makes it fit.
+    /// Whether to search for a change that makes the job fit if it does not.
     pub thorough: bool,
 }
 
-impl How {
-    /// As [`Planning`] shows it, until `stop` is set; `json` if a program reads the output.
-    pub fn watched(job: &Job, stop: &Arc<AtomicBool>, json: bool) -> How {
-        let planning = Planning::new(Arc::clone(stop), job.devices.memory, json);
-        How { watch: Some(Arc::new(planning)), thorough: false }
-    }
-}
-
-/// Sets a job up on a machine whose speed was perhaps measured; checkpoints go below `checkpoints`.
+/// Sets a job up on this machine, with its profile if there is one; checkpoints go below `checkpoints`.
 pub fn setup(
     job: &Job,
     checkpoints: Option<&Path>,
     machine: Option<&MachineProfile>,
-    how: &How,
+    planning: &PlanningOptions,
 ) -> Result<Setup, Error> {
+    let Placed { prepared, devices } = place(job, checkpoints, machine, planning.watch.clone())?;
+    let graphs = &prepared.graphs;
+    let (strategy, planners) = match (job.devices.count, job.train.strategy) {
+        (1, _) => (ALONE, vec![planned(graphs, &devices[0], planning.thorough)?]),
+        (_, AUTO) => {
+            let best = fastest(graphs, &device_set(&devices))?;
+            (best.name, best.into_planners(graphs)?)
+        }
+        (_, name) => (name, shared(name, graphs, &devices)?.planners),
+    };
+    let largest = strategy_largest(&planners, graphs);
+    Ok(Setup { prepared, devices, strategy, planners, largest })
+}
+
+/// Prepares a job, and the devices it runs on. Plans nothing.
+pub fn place(
+    job: &Job,
+    checkpoints: Option<&Path>,
+    machine: Option<&MachineProfile>,
+    watch: Option<Arc<dyn PlanWatch>>,
+) -> Result<Placed, Error> {
     let prepared = prepare(job, open_data(job)?, checkpoints)?;
-    let Prepared { graphs, schedule, sources, options, parameters, fitted, info } = prepared;
     let speeds =
         machine.map_or_else(|| Speeds::for_job(job, checkpoints), |machine| Speeds::known(job, machine));
-    let mut session = session_options(job, &graphs.largest, &speeds, checkpoints);
+    let mut device = session_options(job, &prepared.graphs.largest, &speeds, checkpoints);
     let curves = machine.and_then(|machine| machine.at(threads(job), job.devices.count as usize));
-    session.curves = curves.map(Arc::new);
-    session.watch = how.watch.clone();
-    let devices = device_options(&session, job, machine);
-    let (strategy, planners) = match (job.devices.count, job.train.strategy) {
-        (1, _) => (ALONE, vec![planned(&graphs, &session, how.thorough)?]),
-        (_, AUTO) => {
-            let best = fastest(&graphs, &device_set(&devices))?;
-            (best.name, best.into_planners(&graphs)?)
-        }
-        (_, name) => (name, shared(name, &graphs, &devices)?.planners),
-    };
-    let largest = strategy_largest(&planners, &graphs);
-    Ok(Setup {
-        planners,
-        largest,
-        graphs,
-        devices,
-        schedule,
-        sources,
-        options,
-        parameters,
-        fitted,
-        info,
-        strategy,
-    })
+    (device.curves, device.watch) = (curves.map(Arc::new), watch);
+    let devices = device_options(&device, job, machine);
+    Ok(Placed { prepared, devices })
 }
 
 /// Builds a job's graphs and all it needs beside them, for data that was opened. Plans nothing.
@@ -226,7 +210,7 @@ pub fn prepare(
         _ => None,
     };
     check_best(job, &metric_names(&evaluation, facts.predicts_tokens()), validation.is_some())?;
-    let sources = Sources { train, sampler: Arc::new(sampler), validation };
+    let sources = Sources::from_parts(train, sampler, validation);
     let largest = largest(&graph, &sources, longest)?;
     let options = TrainOptions {
         steps,
@@ -344,7 +328,7 @@ fn disk_dir(job: &Job, checkpoints: Option<&Path>) -> Option<PathBuf> {
 
 /// The sizes of the first batch, with the longest sequence there is.
 fn largest(graph: &Graph, sources: &Sources, longest: usize) -> Result<Bindings, Error> {
-    let batch = prefetch::make(sources.train.as_ref(), &sources.sampler, 0)?;
+    let batch = sources.batch_ahead(0)?;
     let mut sizes = sizes_of(graph, &batch).map_err(SessionError::from)?;
     if let Some(length) = sizes.get("length") {
         sizes.set("length", length.max(longest));

@@ -31,13 +31,16 @@ const FATAL: f32 = 1e30;
 #[derive(Debug)]
 struct Fragile;
 
-impl OpDef for Fragile {
+impl OpName for Fragile {
     fn name(&self) -> &'static str {
         "fragile"
     }
     fn help(&self) -> &'static str {
         "x"
     }
+}
+
+impl OpDef for Fragile {
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         Ok(expand_ellipsis("... -> ...", ins[0].rank()).parse()?)

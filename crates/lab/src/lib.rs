@@ -3,10 +3,12 @@
 #![forbid(unsafe_code)]
 
 pub mod accuracy;
+pub mod array;
 pub mod bench;
 pub mod check;
 pub mod comparator;
 pub mod error;
 pub mod refine;
+pub mod traffic;
 pub mod validate;
 pub mod workload;

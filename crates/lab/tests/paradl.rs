@@ -1,14 +1,14 @@
 //! ParaDL's closed forms by hand, and as a special case of the oracle's.
 
 use gulliver_lab::validate::paradl::{Paradl, ParadlLayer};
-use gulliver_oracle::closed::estimate;
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::hardware::{Accelerator, Precision};
-use gulliver_oracle::kernel::Work;
-use gulliver_oracle::network::Link;
+use gulliver_oracle::kernel::KernelWork;
+use gulliver_oracle::network::ClusterLink;
+use gulliver_oracle::oracle::estimate;
 use gulliver_oracle::setting::{Setting, Software};
-use gulliver_oracle::strategy::{Cut, Order, Strategy};
-use gulliver_oracle::workload::{Layer, Workload};
+use gulliver_oracle::strategy::{ClusterStrategy, Cut, Order};
+use gulliver_oracle::workload::{ModelLayer, Workload};
 use gulliver_plan::time::cost::Rates;
 
 const ALPHA: f64 = 1e-5;
@@ -42,7 +42,7 @@ fn paradl() -> Paradl {
 
 /// The same layers for the general forms: measured times, extents of eight, halos of one.
 fn timed() -> Workload {
-    let layers = paradl().layers.into_iter().map(|l| Layer {
+    let layers = paradl().layers.into_iter().map(|l| ModelLayer {
         weights: l.w,
         input: l.x,
         output: l.y,
@@ -51,14 +51,14 @@ fn timed() -> Workload {
         halo: 1.0,
         channels: 8.0,
         filters: 8.0,
-        ..Layer::new("layer", vec![Work::timed(l.forward)], vec![Work::timed(l.backward)])
+        ..ModelLayer::new("layer", vec![KernelWork::timed(l.forward)], vec![KernelWork::timed(l.backward)])
     });
     Workload { name: "timed".into(), layers: layers.collect(), sample: 1.0, tied: 0.0 }
 }
 
 fn flat(devices: u32) -> Cluster {
     let device = Accelerator::cpu(Rates::default(), 1e12);
-    Cluster::of(device, (1, devices), Link::plain(ALPHA, BETA), Link::plain(ALPHA, BETA))
+    Cluster::of(device, (1, devices), ClusterLink::plain(ALPHA, BETA), ClusterLink::plain(ALPHA, BETA))
 }
 
 fn ideal() -> Setting {
@@ -114,15 +114,21 @@ fn paradl_by_hand() {
 #[test]
 fn paradl_is_a_special_case() {
     let p = paradl();
-    let serial = Strategy::serial(32);
+    let serial = ClusterStrategy::serial(32);
     let table = [
         (serial, p.serial()),
-        (Strategy { data: 4, micro_batch: 8, ..serial }, p.data(4.0)),
-        (Strategy { ways: 4, cut: Cut::Spatial, ..serial }, p.spatial(4.0)),
-        (Strategy { stages: 3, micro_batch: 8, order: Order::Gpipe, ..serial }, p.pipeline(&[1, 1, 1], 4.0)),
-        (Strategy { ways: 4, cut: Cut::Filter, ..serial }, p.filter(4.0)),
-        (Strategy { ways: 4, cut: Cut::Channel, ..serial }, p.filter(4.0)),
-        (Strategy { data: 2, ways: 2, cut: Cut::Filter, micro_batch: 16, ..serial }, p.data_filter(2.0, 2.0)),
+        (ClusterStrategy { data: 4, micro_batch: 8, ..serial }, p.data(4.0)),
+        (ClusterStrategy { ways: 4, cut: Cut::Spatial, ..serial }, p.spatial(4.0)),
+        (
+            ClusterStrategy { stages: 3, micro_batch: 8, order: Order::Gpipe, ..serial },
+            p.pipeline(&[1, 1, 1], 4.0),
+        ),
+        (ClusterStrategy { ways: 4, cut: Cut::Filter, ..serial }, p.filter(4.0)),
+        (ClusterStrategy { ways: 4, cut: Cut::Channel, ..serial }, p.filter(4.0)),
+        (
+            ClusterStrategy { data: 2, ways: 2, cut: Cut::Filter, micro_batch: 16, ..serial },
+            p.data_filter(2.0, 2.0),
+        ),
     ];
     for (strategy, projected) in table {
         let made = estimate(&timed(), &flat(strategy.devices()), &strategy, &ideal()).unwrap();

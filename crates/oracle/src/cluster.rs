@@ -2,23 +2,23 @@
 
 use crate::OracleError;
 use crate::hardware::Accelerator;
-use crate::network::{Link, Wiring};
+use crate::network::{ClusterLink, NodeWiring};
 
 /// Equal nodes of equal devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
     /// As users name it.
     pub name: String,
-    /// What trains.
+    /// The accelerator.
     pub device: Accelerator,
     /// Devices of a node.
     pub devices: u32,
     /// Nodes there are at most.
     pub nodes: u32,
     /// Between devices of a node.
-    pub within: Link,
+    pub within: ClusterLink,
     /// Between nodes: one adapter.
-    pub between: Link,
+    pub between: ClusterLink,
     /// Adapters of a node, which its devices share.
     pub adapters: u32,
     /// How many times less the network's core carries than its leaves, once a job spans more than a leaf.
@@ -26,7 +26,7 @@ pub struct Cluster {
     /// Nodes below one leaf of the network.
     pub leaf: u32,
     /// Between a device and host memory.
-    pub host: Link,
+    pub host: ClusterLink,
     /// Bytes of host memory of a node.
     pub host_memory: f64,
     /// Samples a second that a node can load; none is no limit.
@@ -75,24 +75,19 @@ const TABLE: &[Row] = &[
 impl Cluster {
     /// A cluster of the table, by name.
     pub fn named(name: &str) -> Result<Cluster, OracleError> {
-        let wanted = name.to_ascii_lowercase();
-        let row = TABLE.iter().find(|row| row.0 == wanted).ok_or_else(|| OracleError::Unknown {
-            what: "cluster",
-            name: name.to_string(),
-            allowed: Cluster::names().collect::<Vec<_>>().join(", "),
-        })?;
+        let row = crate::named(TABLE, "cluster", name, |row| row.0)?;
         let &(name, device, devices, nodes, within, between, adapters, oversubscription, leaf, host) = row;
         Ok(Cluster {
             name: name.to_string(),
             adapters,
             oversubscription,
             leaf,
-            host: Link::named(host)?,
+            host: ClusterLink::named(host)?,
             ..Cluster::of(
                 Accelerator::named(device)?,
                 (nodes, devices),
-                Link::named(within)?,
-                Link::named(between)?,
+                ClusterLink::named(within)?,
+                ClusterLink::named(between)?,
             )
         })
     }
@@ -103,13 +98,18 @@ impl Cluster {
     }
 
     /// `nodes` of `devices`, with one adapter each on a full network.
-    pub fn of(device: Accelerator, (nodes, devices): (u32, u32), within: Link, between: Link) -> Cluster {
+    pub fn of(
+        device: Accelerator,
+        (nodes, devices): (u32, u32),
+        within: ClusterLink,
+        between: ClusterLink,
+    ) -> Cluster {
         Cluster {
             name: device.name.clone(),
             device,
             devices,
             nodes,
-            host: Link { bandwidth: 15.75e9, ..within.clone() },
+            host: ClusterLink { bandwidth: 15.75e9, ..within.clone() },
             within,
             between,
             adapters: 1,
@@ -129,7 +129,11 @@ impl Cluster {
             link.check()?;
         }
         if self.devices == 0 || self.nodes == 0 || self.adapters == 0 || self.leaf == 0 {
-            return Err(OracleError::Devices { asked: 0, most: self.devices.max(1) * self.nodes.max(1) });
+            return Err(OracleError::Count {
+                what: "devices",
+                asked: 0,
+                most: self.devices.max(1) * self.nodes.max(1),
+            });
         }
         if !(self.oversubscription.is_finite() && self.oversubscription >= 1.0) {
             return Err(OracleError::Figure {
@@ -154,11 +158,11 @@ impl Cluster {
         Group { size, local, sharing }
     }
 
-    /// Bytes a second that a device may fetch from host memory, and send there at the same time, while so many
-    /// devices do. Of a bus the devices of a node have a share each.
+    /// Bytes a second that each of `devices` devices may fetch from host memory and send there at the same time. The
+    /// devices of a node share a bus.
     pub fn from_host(&self, devices: u32) -> f64 {
         let share = self.host.protocols.iter().map(|way| way.share).fold(0.0, f64::max);
-        let sharing = if self.host.wiring == Wiring::Bus { devices.clamp(1, self.devices) } else { 1 };
+        let sharing = if self.host.wiring == NodeWiring::Bus { devices.clamp(1, self.devices) } else { 1 };
         self.host.bandwidth * share / sharing as f64
     }
 

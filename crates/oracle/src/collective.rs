@@ -1,63 +1,34 @@
-//! Seconds of collectives over a group of devices. For each the library's choice is made: the protocol, and
-//! ring or tree, that takes least.
+//! Seconds of collectives over a group of devices, with the protocol, and ring or tree, that takes least.
 
 use crate::cluster::{Cluster, Group};
 use crate::network::Protocol;
 
-/// How a collective runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
-    /// Round all devices; every byte passes each link about twice.
-    Ring,
-    /// Up and down a tree: few hops.
-    Tree,
-    /// Within nodes, between them, within nodes; only software that knows nodes does so.
-    Hierarchical,
-}
-
-/// Seconds of an all-reduce of so many bytes: the ring or the tree, whichever takes less, as NCCL chooses.
+/// Seconds of an all-reduce of `bytes`: the ring or the tree, whichever takes less, as NCCL chooses.
 pub fn all_reduce(cluster: &Cluster, group: Group, bytes: f64) -> f64 {
-    let ring = all_reduce_by(cluster, group, bytes, Algorithm::Ring);
-    if group.local == group.size {
-        return ring;
-    }
-    ring.min(all_reduce_by(cluster, group, bytes, Algorithm::Tree))
-}
-
-/// Seconds of an all-reduce by one algorithm.
-pub fn all_reduce_by(cluster: &Cluster, group: Group, bytes: f64, algorithm: Algorithm) -> f64 {
-    let p = group.size as f64;
     if group.size <= 1 || bytes <= 0.0 {
         return 0.0;
     }
-    match algorithm {
-        Algorithm::Ring => around(cluster, group, 2.0, bytes),
-        Algorithm::Tree => {
-            let nodes = group.size.div_ceil(group.local) as f64;
-            let levels = nodes.log2().ceil().max(1.0);
-            // Every byte goes up and comes down; within a node devices are a chain.
-            let within = if group.local > 1 { group.local as f64 - 1.0 } else { 0.0 };
-            quickest(&cluster.between.protocols, |way| {
-                let start = way.start + 2.0 * levels * way.hop;
-                start + 2.0 * bytes / (cluster.across(group) * way.share)
-            }) + 2.0 * within * cluster.within.protocols[0].hop
-        }
-        Algorithm::Hierarchical => {
-            let inner = Group { size: group.local, local: group.local, sharing: 1 };
-            let nodes = (p / group.local as f64).ceil() as u32;
-            // Every device of a node has its own part to exchange with its likes elsewhere.
-            let outer = Group { size: nodes, local: 1, sharing: group.sharing * group.local };
-            around(cluster, inner, 2.0, bytes) + around(cluster, outer, 2.0, bytes / group.local as f64)
-        }
-    }
+    let ring = around(cluster, group, 2.0, bytes);
+    if group.local == group.size { ring } else { ring.min(tree(cluster, group, bytes)) }
 }
 
-/// Seconds of an all-gather that leaves so many bytes on every device, or of a reduce-scatter of them.
+/// Seconds of an all-reduce up and down a tree of nodes; within a node devices are a chain.
+fn tree(cluster: &Cluster, group: Group, bytes: f64) -> f64 {
+    let nodes = group.size.div_ceil(group.local) as f64;
+    let levels = nodes.log2().ceil().max(1.0);
+    let within = if group.local > 1 { group.local as f64 - 1.0 } else { 0.0 };
+    quickest(&cluster.between.protocols, |way| {
+        let start = way.start + 2.0 * levels * way.hop;
+        start + 2.0 * bytes / (cluster.across(group) * way.share)
+    }) + 2.0 * within * cluster.within.protocols[0].hop
+}
+
+/// Seconds of an all-gather that leaves `bytes` on every device, or of a reduce-scatter of them.
 pub fn all_gather(cluster: &Cluster, group: Group, bytes: f64) -> f64 {
     if group.size <= 1 || bytes <= 0.0 { 0.0 } else { around(cluster, group, 1.0, bytes) }
 }
 
-/// Seconds in which every device sends each other one an equal part of so many bytes.
+/// Seconds of an all-to-all: every device sends an equal part of `bytes` to each other one.
 pub fn all_to_all(cluster: &Cluster, group: Group, bytes: f64) -> f64 {
     let p = group.size as f64;
     if group.size <= 1 || bytes <= 0.0 {
@@ -78,8 +49,7 @@ pub fn all_to_all(cluster: &Cluster, group: Group, bytes: f64) -> f64 {
     }))
 }
 
-/// Seconds in which one device sends so many bytes to another, which may be in another node; all pairs
-/// of the group's kind do so at once.
+/// Seconds of a send of `bytes` from one device to another, while all pairs of the group's kind send too.
 pub fn send(cluster: &Cluster, group: Group, bytes: f64) -> f64 {
     if bytes <= 0.0 {
         return 0.0;
@@ -123,4 +93,24 @@ fn around(cluster: &Cluster, group: Group, rounds: f64, bytes: f64) -> f64 {
 
 fn quickest(ways: &[Protocol; 2], seconds: impl Fn(&Protocol) -> f64) -> f64 {
     seconds(&ways[0]).min(seconds(&ways[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn far_groups_choose_the_quickest_algorithm() {
+        let cluster = Cluster::named("dgx1-16").unwrap();
+        let group = cluster.group(64, 1, 64);
+        assert_eq!(group, Group { size: 64, local: 8, sharing: 1 });
+        for bytes in [1e3, 1e6, 1e8, 1e10] {
+            let (ring, tree) = (around(&cluster, group, 2.0, bytes), tree(&cluster, group, bytes));
+            assert_eq!(all_reduce(&cluster, group, bytes), ring.min(tree), "{bytes}");
+        }
+        assert!(tree(&cluster, group, 1e3) < around(&cluster, group, 2.0, 1e3), "few hops for few bytes");
+        let spread = cluster.group(8, 8, 64);
+        assert_eq!(spread, Group { size: 8, local: 1, sharing: 8 });
+        assert!(cluster.outward(spread) < cluster.outward(group), "eight groups share the adapters");
+    }
 }

@@ -1,8 +1,8 @@
 //! How layers are dealt to stages or packs: in even parts where a layer repeats, else such that the slowest is as
 //! fast as it can be.
 
-use crate::stage::Stage;
-use crate::workload::Layer;
+use crate::stage::{Costs, Stage};
+use crate::workload::ModelLayer;
 
 /// The layers of one stage, or of several equal ones in a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,11 +15,19 @@ pub struct Share {
     pub layers: Vec<(usize, u32)>,
 }
 
-/// Deals layers, whose costs are `each`, to so many stages.
-pub fn shares(layers: &[Layer], each: &[Stage], stages: usize) -> Vec<Share> {
+impl Share {
+    /// Its layers as one stage; `each` has the costs of one copy of every layer.
+    pub fn joined(&self, each: &[Stage]) -> Stage {
+        let mut stage = Stage::default();
+        self.layers.iter().for_each(|&(layer, copies)| stage.join(&each[layer], copies as f64));
+        stage
+    }
+}
+
+/// Deals layers, whose costs are `each`, to stages.
+pub fn shares(layers: &[ModelLayer], each: &[Stage], stages: usize) -> Vec<Share> {
     if stages <= 1 {
-        let all = layers.iter().enumerate().map(|(i, layer)| (i, layer.count)).collect();
-        return vec![Share { at: 0, count: 1, layers: all }];
+        return vec![whole(layers)];
     }
     match layers.iter().position(|layer| layer.count as usize >= stages) {
         Some(repeated) => evenly(layers, repeated, stages),
@@ -29,7 +37,7 @@ pub fn shares(layers: &[Layer], each: &[Stage], stages: usize) -> Vec<Share> {
 
 /// Stages that have the repeated layer in even parts, the first also what comes before it and the last what
 /// comes after it. Where it cannot be divided, stages after the first have one more.
-fn evenly(layers: &[Layer], repeated: usize, stages: usize) -> Vec<Share> {
+fn evenly(layers: &[ModelLayer], repeated: usize, stages: usize) -> Vec<Share> {
     let (part, more) = (layers[repeated].count as usize / stages, layers[repeated].count as usize % stages);
     let made = |at: usize, count: usize, [from, copies, to]: [usize; 3]| {
         let copies_of = |i: usize| if i == repeated { copies as u32 } else { layers[i].count };
@@ -49,8 +57,29 @@ fn evenly(layers: &[Layer], repeated: usize, stages: usize) -> Vec<Share> {
     all
 }
 
+/// All layers on one stage.
+pub fn whole(layers: &[ModelLayer]) -> Share {
+    let layers = layers.iter().enumerate().map(|(i, layer)| (i, layer.count)).collect();
+    Share { at: 0, count: 1, layers }
+}
+
+/// Stages with these layers, whose costs are `each`. Of equal stages in a row there is the first.
+pub fn joined(costs: &Costs, shares: &[Share], each: &[Stage]) -> Vec<Stage> {
+    finished(costs, shares, shares.iter().map(|share| share.joined(each)).collect())
+}
+
+/// Stages in their places. The last has a copy of the weights that it shares with the first.
+pub fn finished(costs: &Costs, shares: &[Share], stages: Vec<Stage>) -> Vec<Stage> {
+    let mut made: Vec<Stage> =
+        shares.iter().zip(stages).map(|(share, stage)| stage.at(share.at, share.count)).collect();
+    if let Some(last) = made.last_mut().filter(|_| costs.strategy.stages > 1) {
+        last.weights += costs.workload.tied / costs.strategy.weight_parts();
+    }
+    made
+}
+
 /// Stages such that the slowest is as fast as it can be.
-pub fn by_time(layers: &[Layer], each: &[Stage], stages: usize) -> Vec<Share> {
+pub fn by_time(layers: &[ModelLayer], each: &[Stage], stages: usize) -> Vec<Share> {
     let units: Vec<(usize, f64)> = layers
         .iter()
         .enumerate()

@@ -4,7 +4,7 @@
 use crate::OracleError;
 use gulliver_plan::time::cost::Rates;
 
-/// What numbers are computed in.
+/// The number format of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -134,16 +134,11 @@ const TABLE: &[Row] = &[
 impl Accelerator {
     /// An accelerator of the table, by name.
     pub fn named(name: &str) -> Result<Accelerator, OracleError> {
-        let wanted = name.to_ascii_lowercase();
-        let row = TABLE.iter().find(|row| row.0 == wanted).ok_or_else(|| OracleError::Unknown {
-            what: "accelerator",
-            name: name.to_string(),
-            allowed: Accelerator::names().collect::<Vec<_>>().join(", "),
-        })?;
+        let row = crate::named(TABLE, "accelerator", name, |row| row.0)?;
         let (name, memory, flops, bandwidth, units, watts, efficiency, source) = row;
         Ok(Accelerator {
             name: name.to_string(),
-            // What drivers leave of it: 16160 of 16384 MiB on V100, 81251 of 81920 on A100.
+            // Drivers leave 16160 of 16384 MiB on V100, 81251 of 81920 on A100.
             memory: memory * 0.99 * GIB,
             // As stated for V100 cards by those who trained on them: 1113 MiB.
             context: 1113.0 * 1048576.0,

@@ -1,25 +1,24 @@
-//! How far off an answer may be.
+//! The interval in which eight of ten steps are expected.
 
-use crate::closed::{Phases, sharers};
 use crate::cluster::Cluster;
+use crate::estimate::{Interval, Phases};
 use crate::setting::Software;
-use crate::strategy::Strategy;
+use crate::strategy::ClusterStrategy;
 
-/// Eight of ten steps lie within: what is uncertain of each phase, added as independent errors. Kernels have
-/// the spread of the rows they were fitted on, and on other accelerators that of rates taken over from one to
-/// another; the other shares are guesses, as no row tells them apart.
+/// The interval of a step: relative errors of its phases, added as independent ones. Kernels have the spread of the rows
+/// they were fitted on; the errors of other phases are guesses, as no row tells them apart.
 pub(super) fn interval(
     phases: &Phases,
-    strategy: &Strategy,
+    strategy: &ClusterStrategy,
     cluster: &Cluster,
     software: &Software,
-) -> [f64; 2] {
+) -> Interval {
     let far = strategy.devices() > cluster.devices;
     let network = if far { 0.40 } else { 0.15 };
     let seen = software.seen.iter().any(|name| cluster.device.name.starts_with(name));
     let kernels = if seen { software.spread } else { software.spread.hypot(TRANSFER) };
     // Kernels of a part are known less well than those of the whole.
-    let halvings = if software.spread == 0.0 { 0.0 } else { sharers(strategy).log2() };
+    let halvings = if software.spread == 0.0 { 0.0 } else { strategy.weight_parts().log2() };
     let kernels = kernels.hypot(DIVIDED * halvings);
     // Paths through host memory are known within a factor of two.
     let shared = match software.staging {
@@ -39,14 +38,13 @@ pub(super) fn interval(
     let all = terms.iter().map(|(seconds, share)| (seconds * share).powi(2)).sum::<f64>().sqrt() / total;
     // 1.28 standard deviations to either side.
     let factor = (1.28 * all).exp();
-    [total / factor, total * factor]
+    Interval { low: total / factor, high: total * factor }
 }
 
-/// What it adds to the spread of kernels' times to take their rates from another accelerator: rows of A100
-/// that calibrate, asked with the shares that V100 reaches, are off by 0.20 (GPT); published throughput of
-/// each, asked with the other's, is off by 0.17 more than with its own.
+/// Spread that is added where rates are taken from another accelerator: calibration rows of A100, predicted with the
+/// shares that V100 reaches, are off by 0.20 (GPT).
 const TRANSFER: f64 = 0.20;
 
-/// What every halving of layers between devices adds to it: rows of GPT on two A100 that calibrate, grouped by width,
-/// micro-batch and way, are off by 0.039 where layers are whole and by 0.082 where two devices share them.
+/// Spread that each halving of layers between devices adds: calibration rows of GPT on two A100 are off by 0.039 where
+/// layers are whole and by 0.082 where two devices share them.
 const DIVIDED: f64 = 0.072;

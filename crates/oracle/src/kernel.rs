@@ -3,17 +3,17 @@
 
 use crate::hardware::{Accelerator, Efficiency, Precision};
 
-/// What kind of kernel does it.
+/// Kinds of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Family {
+pub enum KernelFamily {
     /// Products of large matrices.
     Matrix,
     /// Convolutions.
     Convolution,
     /// Many small products: attention, recurrence.
     Batched,
-    /// Whatever memory bounds: element-wise, normalisation, pooling, look-up.
+    /// Bound by memory: element-wise, normalisation, pooling, look-up.
     Memory,
     /// A measured time: `flops` is in seconds and scales ideally.
     Timed,
@@ -35,9 +35,9 @@ pub enum Divide {
 
 /// One operator's work. Extents and elements are for one sample unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct Work {
-    /// What does it.
-    pub family: Family,
+pub struct KernelWork {
+    /// The kind of kernel.
+    pub family: KernelFamily,
     /// Floating-point operations (seconds, if timed).
     pub flops: f64,
     /// Elements of activations read and written.
@@ -57,9 +57,9 @@ pub struct Work {
     pub grows: Grows,
     /// Kernels launched.
     pub calls: f64,
-    /// What a tensor-parallel cut divides.
+    /// The extent that a tensor-parallel cut divides.
     pub divide: Divide,
-    /// Selective recomputation does it again.
+    /// Selective recomputation repeats it.
     pub again: bool,
 }
 
@@ -75,47 +75,39 @@ pub enum Grows {
     Depth,
 }
 
-impl Work {
+impl KernelWork {
     /// A product of `rows x depth` with weights `depth x columns`.
-    pub fn matrix(rows: f64, columns: f64, depth: f64, divide: Divide) -> Work {
-        Work {
-            family: Family::Matrix,
+    pub fn matrix(rows: f64, columns: f64, depth: f64, divide: Divide) -> KernelWork {
+        KernelWork {
+            family: KernelFamily::Matrix,
             flops: 2.0 * rows * columns * depth,
-            moved: rows * (columns + depth),
             weights: columns * depth,
-            products: 1.0,
             rows,
             columns,
             depth,
             grows: Grows::Rows,
-            calls: 1.0,
-            divide,
-            again: false,
+            ..KernelWork::memory(rows * (columns + depth), 1.0, divide)
         }
     }
 
     /// `products` independent products of activations.
-    pub fn batched(products: f64, rows: f64, columns: f64, depth: f64) -> Work {
-        Work {
-            family: Family::Batched,
+    pub fn batched(products: f64, rows: f64, columns: f64, depth: f64) -> KernelWork {
+        let moved = products * (rows * columns + rows * depth + depth * columns);
+        KernelWork {
+            family: KernelFamily::Batched,
             flops: 2.0 * products * rows * columns * depth,
-            moved: products * (rows * columns + rows * depth + depth * columns),
-            weights: 0.0,
             products,
             rows,
             columns,
             depth,
-            grows: Grows::Products,
-            calls: 1.0,
-            divide: Divide::Batch,
-            again: false,
+            ..KernelWork::memory(moved, 1.0, Divide::Batch)
         }
     }
 
     /// Elements that stream through memory.
-    pub fn memory(moved: f64, calls: f64, divide: Divide) -> Work {
-        Work {
-            family: Family::Memory,
+    pub fn memory(moved: f64, calls: f64, divide: Divide) -> KernelWork {
+        KernelWork {
+            family: KernelFamily::Memory,
             flops: moved,
             moved,
             weights: 0.0,
@@ -131,35 +123,16 @@ impl Work {
     }
 
     /// A measured time of one sample.
-    pub fn timed(seconds: f64) -> Work {
-        Work { family: Family::Timed, flops: seconds, ..Work::memory(0.0, 0.0, Divide::Batch) }
-    }
-
-    /// The two products of a product's backward pass: for the operand and for the weights.
-    pub fn gradients(self) -> [Work; 2] {
-        let across = match self.divide {
-            Divide::Columns => Divide::Depth,
-            Divide::Depth => Divide::Columns,
-            other => other,
-        };
-        let operand = Work { columns: self.depth, depth: self.columns, divide: across, ..self };
-        let weights = match self.grows {
-            Grows::Rows if self.divide == Divide::Depth => Work {
-                rows: self.columns,
-                columns: self.depth,
-                depth: self.rows,
-                grows: Grows::Depth,
-                divide: Divide::Columns,
-                ..self
-            },
-            Grows::Rows => Work { rows: self.depth, depth: self.rows, grows: Grows::Depth, ..self },
-            _ => Work { columns: self.depth, rows: self.columns, depth: self.rows, ..self },
-        };
-        [operand, weights]
+    pub fn timed(seconds: f64) -> KernelWork {
+        KernelWork {
+            family: KernelFamily::Timed,
+            flops: seconds,
+            ..KernelWork::memory(0.0, 0.0, Divide::Batch)
+        }
     }
 
     /// The share of it that one of `ways` devices does in a tensor-parallel cut.
-    pub fn cut(mut self, ways: f64, sequence: bool) -> Work {
+    pub fn cut(mut self, ways: f64, sequence: bool) -> KernelWork {
         if ways == 1.0 {
             return self;
         }
@@ -195,7 +168,7 @@ impl Work {
 
     /// The share of it that one of `ways` devices does if samples are cut in space; the windows of
     /// convolutions overlap by what their halo adds.
-    pub fn cut_in_space(mut self, ways: f64) -> Work {
+    pub fn cut_in_space(mut self, ways: f64) -> KernelWork {
         self.flops /= ways;
         self.moved /= ways;
         match self.grows {
@@ -206,9 +179,9 @@ impl Work {
         self
     }
 
-    /// Seconds on a device for so many samples, launches aside.
+    /// Seconds on a device for this many samples, without launches.
     pub fn seconds(&self, device: &Accelerator, precision: Precision, samples: f64) -> f64 {
-        if self.family == Family::Timed {
+        if self.family == KernelFamily::Timed {
             return self.flops * samples;
         }
         let e = &device.efficiency;
@@ -216,10 +189,10 @@ impl Work {
         let bytes = (self.moved * samples + self.weights) * precision.bytes();
         let memory = bytes / (device.bandwidth * e.memory);
         let reached = match self.family {
-            Family::Matrix => e.matrix[p],
-            Family::Batched => e.matrix[p] * e.batched,
-            Family::Convolution => e.convolution[p],
-            Family::Memory | Family::Timed => return memory + self.calls * e.gap,
+            KernelFamily::Matrix => e.matrix[p],
+            KernelFamily::Batched => e.matrix[p] * e.batched,
+            KernelFamily::Convolution => e.convolution[p],
+            KernelFamily::Memory | KernelFamily::Timed => return memory + self.calls * e.gap,
         };
         let (mut products, mut rows, mut depth) = (self.products, self.rows, self.depth);
         match self.grows {
@@ -227,11 +200,11 @@ impl Work {
             Grows::Products => products *= samples,
             Grows::Depth => depth *= samples,
         }
-        let odd = self.family == Family::Matrix
+        let odd = self.family == KernelFamily::Matrix
             && precision == Precision::Mixed
             && [rows, self.columns, depth].iter().any(|extent| extent % ALIGNED != 0.0);
         let reached = if odd { reached * e.odd } else { reached };
-        // What surrounds a sum takes the time of so many terms; slower products have as many fewer.
+        // The start and end of a sum take as long as this many terms; slower number formats need fewer.
         let around = e.half_depth * device.flops[p] / device.flops[2];
         let short = depth / (depth + around);
         let rate = device.flops[p] * reached * short * filled(products, rows, self.columns, device);
@@ -242,13 +215,13 @@ impl Work {
 /// Extents of half-precision products that are no multiple of this are slow to read.
 const ALIGNED: f64 = 8.0;
 
-/// What a part of a cut extent is made up to.
+/// A part of a cut extent, rounded up to full lines.
 fn padded(extent: f64) -> f64 {
     if extent < ALIGNED { extent } else { (extent / ALIGNED).ceil() * ALIGNED }
 }
 
-/// The share of a device's rate that a product reaches by the way it falls into tiles: edges are made up to
-/// whole tiles, and while the last ones are made, other units idle.
+/// The share of a device's rate that a product reaches: edges are padded to whole tiles, and units idle while others
+/// make the last tiles.
 fn filled(products: f64, rows: f64, columns: f64, device: &Accelerator) -> f64 {
     let Efficiency { tile, tail, .. } = device.efficiency;
     let along = |extent: f64| (extent / tile).ceil().max(1.0);

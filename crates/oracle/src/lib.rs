@@ -1,50 +1,45 @@
-//! The oracle: time, memory and traffic of every strategy before anything runs, by closed forms.
+//! The oracle: time, memory and traffic of training on clusters that are not at hand, by closed forms.
 //!
-//! A [`workload::Workload`] is what is known of a model, a [`cluster::Cluster`] what it runs on, a
-//! [`strategy::Strategy`] how, a [`setting::Setting`] the rest; [`closed::estimate`] answers, and
-//! [`rank::rank`] asks for all strategies there are. Pure: no files, threads, clocks, prints or `unsafe`.
+//! A [`workload::Workload`] describes a model, a [`cluster::Cluster`] the devices, a [`strategy::ClusterStrategy`] how
+//! they share the model, and a [`setting::Setting`] batch, precision, optimizer and software. [`oracle::estimate`]
+//! answers for one strategy, [`rank::rank`] compares all of them, [`array::share`] compares ways to train many jobs.
 #![forbid(unsafe_code)]
 
 pub mod array;
-pub mod bottleneck;
+mod bottleneck;
 pub mod change;
-pub mod closed;
 pub mod cluster;
 pub mod collective;
-pub mod convnet;
-pub mod deal;
+mod deal;
+pub mod estimate;
 pub mod from_graph;
 pub mod hardware;
 mod interval;
 pub mod kernel;
-pub mod memory;
+mod memory;
 pub mod mixed;
-#[cfg(test)]
-mod mixed_tests;
 pub mod network;
-pub mod planned;
-pub mod published;
+pub mod oracle;
+mod planned;
 pub mod rank;
+mod resident;
 pub mod setting;
-pub mod stage;
+mod stage;
 pub mod strategy;
-pub mod stream;
-#[cfg(test)]
-mod stream_tests;
+mod stream;
 #[cfg(test)]
 mod tests;
-pub mod transformer;
-pub mod turns;
+mod turns;
 pub mod words;
 pub mod workload;
 
-/// Why there is no answer, with what is allowed.
+/// Why there is no answer, and what would be allowed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OracleError {
     /// A name that no table has.
     #[error("unknown {what} `{name}`; there are {allowed}")]
     Unknown {
-        /// What was named.
+        /// The kind of thing.
         what: &'static str,
         /// Its name.
         name: String,
@@ -59,12 +54,14 @@ pub enum OracleError {
         /// The figure.
         value: f64,
     },
-    /// More devices than there are, or none.
-    #[error("{asked} devices asked for; give 1 to {most}")]
-    Devices {
-        /// Asked for.
+    /// A count of devices, jobs or packs that is zero or too large.
+    #[error("{asked} {what} asked for; give 1 to {most}")]
+    Count {
+        /// What is counted.
+        what: &'static str,
+        /// The count.
         asked: u32,
-        /// There are.
+        /// The largest allowed.
         most: u32,
     },
     /// A strategy with nothing in it.
@@ -100,22 +97,6 @@ pub enum OracleError {
         /// Allowed.
         most: u32,
     },
-    /// No jobs, or too many.
-    #[error("{asked} jobs asked for; give 1 to {most}")]
-    Jobs {
-        /// Asked for.
-        asked: u32,
-        /// Allowed.
-        most: u32,
-    },
-    /// More packs than layers, or none.
-    #[error("{asked} packs asked for; this model allows 1 to {most}")]
-    Packs {
-        /// Asked for.
-        asked: u32,
-        /// Allowed.
-        most: u32,
-    },
     /// Layers that come from host memory and are shared, too.
     #[error("{0} has one way to use devices: replicas for harmony-dp and paged, stages for harmony-pp")]
     Mixture(String),
@@ -125,4 +106,19 @@ pub enum OracleError {
     /// A graph that cannot be measured.
     #[error("cannot read the graph: {0}")]
     Graph(String),
+}
+
+/// The row of a table that has this name, whatever its case.
+fn named<R>(
+    table: &'static [R],
+    what: &'static str,
+    name: &str,
+    name_of: fn(&R) -> &'static str,
+) -> Result<&'static R, OracleError> {
+    let wanted = name.to_ascii_lowercase();
+    table.iter().find(|row| name_of(row) == wanted).ok_or_else(|| OracleError::Unknown {
+        what,
+        name: name.to_string(),
+        allowed: table.iter().map(name_of).collect::<Vec<_>>().join(", "),
+    })
 }

@@ -1,18 +1,20 @@
-//! Tofu's cut: every layer is shared in the way that suits it, with the cheapest conversions between neighbours,
-//! found by dynamic programming along the layers.
+//! Tofu's cut: every layer is cut on its own. Dynamic programming along the layers finds the cuts whose kernels and
+//! conversions between neighbours take least time.
 
-use crate::closed::{Estimate, answer, order};
 use crate::cluster::Group;
 use crate::collective::{all_gather, all_reduce, all_to_all};
+use crate::deal::{joined, whole};
+use crate::estimate::{Estimate, order};
+use crate::resident::answer;
 use crate::stage::{Costs, Stage};
-use crate::strategy::{Cut, Order, Recompute, Strategy};
-use crate::workload::Layer;
+use crate::strategy::{ClusterStrategy, Cut, Order, Recompute};
+use crate::workload::ModelLayer;
 
-/// How one layer is shared.
+/// How devices share one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
-    /// It is not: every device does all of it.
+pub enum LayerCut {
+    /// Not at all: every device does all of it.
     Whole,
     /// Each device has some samples.
     Batch,
@@ -28,9 +30,9 @@ pub enum Way {
     Sequence,
 }
 
-/// How a result lies on the devices.
+/// How a result is divided between the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lies {
+enum Layout {
     Whole,
     Samples,
     Space,
@@ -40,70 +42,93 @@ enum Lies {
     Partial,
 }
 
-impl Way {
+/// Layouts of a value and of its gradient.
+struct Layouts {
+    value: Layout,
+    gradient: Layout,
+}
+
+impl Layouts {
+    fn same(layout: Layout) -> Layouts {
+        Layouts { value: layout, gradient: layout }
+    }
+}
+
+impl LayerCut {
     /// All of them.
-    pub const ALL: [Way; 7] =
-        [Way::Whole, Way::Batch, Way::Space, Way::Filter, Way::Channel, Way::Tensor, Way::Sequence];
+    pub const ALL: [LayerCut; 7] = [
+        LayerCut::Whole,
+        LayerCut::Batch,
+        LayerCut::Space,
+        LayerCut::Filter,
+        LayerCut::Channel,
+        LayerCut::Tensor,
+        LayerCut::Sequence,
+    ];
 
     /// In words.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Whole => "whole",
-            Way::Batch => "batch",
-            Way::Space => "space",
-            Way::Filter => "filter",
-            Way::Channel => "channel",
-            Way::Tensor => "tensor",
-            Way::Sequence => "sequence",
+            LayerCut::Whole => "whole",
+            LayerCut::Batch => "batch",
+            LayerCut::Space => "space",
+            LayerCut::Filter => "filter",
+            LayerCut::Channel => "channel",
+            LayerCut::Tensor => "tensor",
+            LayerCut::Sequence => "sequence",
         }
     }
 
-    /// How it reads its input, and leaves the input's gradient.
-    fn before(self) -> [Lies; 2] {
+    /// The layout in which it reads its input, and in which it leaves the input's gradient.
+    fn before(self) -> Layouts {
         match self {
-            Way::Whole | Way::Tensor => [Lies::Whole; 2],
-            Way::Batch => [Lies::Samples; 2],
-            Way::Space => [Lies::Space; 2],
-            Way::Filter => [Lies::Whole, Lies::Partial],
-            Way::Channel => [Lies::Features; 2],
-            Way::Sequence => [Lies::Tokens; 2],
+            LayerCut::Filter => Layouts { value: Layout::Whole, gradient: Layout::Partial },
+            LayerCut::Channel => Layouts::same(Layout::Features),
+            _ => self.kept(),
         }
     }
 
-    /// How it leaves its output, and reads the output's gradient.
-    fn after(self) -> [Lies; 2] {
+    /// The layout in which it leaves its output, and in which it reads the output's gradient.
+    fn after(self) -> Layouts {
         match self {
-            Way::Whole | Way::Tensor => [Lies::Whole; 2],
-            Way::Batch => [Lies::Samples; 2],
-            Way::Space => [Lies::Space; 2],
-            Way::Filter => [Lies::Features; 2],
-            Way::Channel => [Lies::Partial, Lies::Whole],
-            Way::Sequence => [Lies::Tokens; 2],
+            LayerCut::Filter => Layouts::same(Layout::Features),
+            LayerCut::Channel => Layouts { value: Layout::Partial, gradient: Layout::Whole },
+            _ => self.kept(),
         }
+    }
+
+    /// The layout of input and output, where both have the same.
+    fn kept(self) -> Layouts {
+        Layouts::same(match self {
+            LayerCut::Batch => Layout::Samples,
+            LayerCut::Space => Layout::Space,
+            LayerCut::Sequence => Layout::Tokens,
+            LayerCut::Whole | LayerCut::Tensor | LayerCut::Filter | LayerCut::Channel => Layout::Whole,
+        })
     }
 
     /// Whether sharers have the same weights, and add up their gradients.
     fn exchanges(self) -> bool {
-        matches!(self, Way::Batch | Way::Space)
+        matches!(self, LayerCut::Batch | LayerCut::Space)
     }
 
     /// The strategy of those who share all layers in this way, on the devices of `mixed`.
-    pub fn single(self, mixed: &Strategy) -> Option<Strategy> {
-        let Strategy { data, ways, micro_batch, .. } = *mixed;
+    pub fn single(self, mixed: &ClusterStrategy) -> Option<ClusterStrategy> {
+        let ClusterStrategy { data, ways, micro_batch, .. } = *mixed;
         let cut = match self {
-            Way::Whole => return None,
-            Way::Batch if !micro_batch.is_multiple_of(ways) => return None,
-            Way::Batch => {
+            LayerCut::Whole => return None,
+            LayerCut::Batch if !micro_batch.is_multiple_of(ways) => return None,
+            LayerCut::Batch => {
                 let (data, micro_batch) = (data.saturating_mul(ways), micro_batch / ways);
-                return Some(Strategy { data, ways: 1, cut: Cut::Whole, micro_batch, ..*mixed });
+                return Some(ClusterStrategy { data, ways: 1, cut: Cut::Whole, micro_batch, ..*mixed });
             }
-            Way::Space => Cut::Spatial,
-            Way::Filter => Cut::Filter,
-            Way::Channel => Cut::Channel,
-            Way::Tensor => Cut::Tensor,
-            Way::Sequence => Cut::Sequence,
+            LayerCut::Space => Cut::Spatial,
+            LayerCut::Filter => Cut::Filter,
+            LayerCut::Channel => Cut::Channel,
+            LayerCut::Tensor => Cut::Tensor,
+            LayerCut::Sequence => Cut::Sequence,
         };
-        Some(Strategy { cut, ..*mixed })
+        Some(ClusterStrategy { cut, ..*mixed })
     }
 }
 
@@ -113,7 +138,7 @@ struct Alone {
     stage: Stage,
     /// Seconds of the kernels of a step, its update included.
     compute: f64,
-    /// Seconds of what is exchanged inside the layer.
+    /// Seconds of exchanges inside the layer.
     inside: f64,
     /// Seconds of the exchange of its gradients.
     exchange: f64,
@@ -121,20 +146,50 @@ struct Alone {
     bytes: f64,
 }
 
-/// Seconds and bytes of passing a result on, forward and backward.
-type Conversion = [f64; 2];
+/// The cost of passing a result on to a layer with another layout.
+#[derive(Clone, Copy)]
+struct Conversion {
+    /// Seconds of the forward pass.
+    forward: f64,
+    /// Seconds of the backward pass.
+    backward: f64,
+    /// Bytes that a device sends in both.
+    bytes: f64,
+}
 
-/// What a choice of ways is weighed by: seconds of collectives, of gradients, and of memory if bytes cost time.
-type Weights = [f64; 3];
+impl Conversion {
+    fn seconds(&self) -> f64 {
+        self.forward + self.backward
+    }
+}
+
+/// How much seconds of collectives and of gradients count, and a byte of memory.
+#[derive(Clone, Copy)]
+struct Weights {
+    links: f64,
+    gradients: f64,
+    memory: f64,
+}
 
 /// Gradients that hide, or do not; links that matter more; memory that is short.
-const WEIGHED: [Weights; 6] =
-    [[1.0, 1.0, 0.0], [1.0, 0.2, 0.0], [1.0, 0.0, 0.0], [8.0, 8.0, 0.0], [1.0, 1.0, 1e-10], [1.0, 1.0, 1e-7]];
+const WEIGHED: [Weights; 6] = {
+    const fn weights(links: f64, gradients: f64, memory: f64) -> Weights {
+        Weights { links, gradients, memory }
+    }
+    [
+        weights(1.0, 1.0, 0.0),
+        weights(1.0, 0.2, 0.0),
+        weights(1.0, 0.0, 0.0),
+        weights(8.0, 8.0, 0.0),
+        weights(1.0, 1.0, 1e-10),
+        weights(1.0, 1.0, 1e-7),
+    ]
+};
 
-/// The way of every layer. It depends on devices and micro-batch, not on what is computed again or sharded. It is
-/// never slower than the best single way, if both fit or both do not, nor does it communicate longer.
-pub fn choose(costs: &Costs) -> Vec<Way> {
-    let plain = Strategy {
+/// The cut of every layer. It depends on devices and micro-batch, not on recomputation or sharding. It is neither slower
+/// nor communicates longer than the best single cut, if both fit or both do not.
+pub fn choose(costs: &Costs) -> Vec<LayerCut> {
+    let plain = ClusterStrategy {
         recompute: Recompute::Nothing,
         shard: 0,
         stages: 1,
@@ -144,22 +199,22 @@ pub fn choose(costs: &Costs) -> Vec<Way> {
     };
     let costs = Costs { strategy: &plain, ..*costs };
     let table = Table::new(&costs);
-    let single = |way: &Way| Some((*way, alone(&costs, way.single(&plain)?)?));
-    let best = Way::ALL.iter().filter_map(single).min_by(|a, b| order(&a.1, &b.1));
+    let single = |way: &LayerCut| Some((*way, alone(&costs, way.single(&plain)?)?));
+    let best = LayerCut::ALL.iter().filter_map(single).min_by(|a, b| order(&a.1, &b.1));
     let spoken = |one: &Estimate| one.phases.collectives + one.phases.exchange;
     let allowed = |one: &Estimate| {
         best.as_ref().is_none_or(|(_, best)| {
             (one.missing.is_none() && best.missing.is_some()) || spoken(one) <= spoken(best)
         })
     };
-    let mut found: Option<(Vec<Way>, Estimate)> = None;
+    let mut found: Option<(Vec<LayerCut>, Estimate)> = None;
     for weights in WEIGHED {
         let ways = table.cheapest(weights);
         if found.as_ref().is_some_and(|found| found.0 == ways) {
             continue;
         }
         let each = layers(&costs, &ways);
-        let made = answer(&costs.joined(&[costs.whole()], &each), &costs);
+        let made = answer(&joined(&costs, &[whole(&costs.workload.layers)], &each), &costs);
         if allowed(&made) && found.as_ref().is_none_or(|found| order(&made, &found.1).is_lt()) {
             found = Some((ways, made));
         }
@@ -168,29 +223,30 @@ pub fn choose(costs: &Costs) -> Vec<Way> {
         (Some((ways, made)), Some((_, best))) if order(&made, &best).is_le() => ways,
         (_, Some((way, _))) => vec![way; costs.workload.layers.len()],
         (Some((ways, _)), None) => ways,
-        (None, None) => vec![Way::Whole; costs.workload.layers.len()],
+        (None, None) => vec![LayerCut::Whole; costs.workload.layers.len()],
     }
 }
 
 /// The estimate of a strategy by itself, if the model allows it.
-fn alone(costs: &Costs, strategy: Strategy) -> Option<Estimate> {
+fn alone(costs: &Costs, strategy: ClusterStrategy) -> Option<Estimate> {
     strategy.check(costs.workload, costs.setting.batch).ok()?;
     let own = Costs { strategy: &strategy, ..*costs };
-    Some(answer(&own.stages(), &own))
+    let shares = [whole(&costs.workload.layers)];
+    Some(answer(&joined(&own, &shares, &own.layers()), &own))
 }
 
-/// One copy of each layer, shared as `ways` say, with what is computed again as the strategy says.
-pub fn layers(costs: &Costs, ways: &[Way]) -> Vec<Stage> {
+/// One copy of each layer, cut as `ways` say, with the strategy's recomputation.
+pub fn layers(costs: &Costs, ways: &[LayerCut]) -> Vec<Stage> {
     let mut each = shared(costs, ways);
-    if ways.first() == Some(&Way::Batch) {
+    if ways.first() == Some(&LayerCut::Batch) {
         each[0].loads = costs.strategy.ways;
     }
     each
 }
 
-fn shared(costs: &Costs, ways: &[Way]) -> Vec<Stage> {
+fn shared(costs: &Costs, ways: &[LayerCut]) -> Vec<Stage> {
     let uniform = ways.first().filter(|first| ways.iter().all(|way| way == *first));
-    // One way for all layers is that strategy, as its own form has it.
+    // One cut for all layers is a strategy of its own.
     if let Some(way) = uniform
         && let Some(single) = way.single(costs.strategy)
         && single.check(costs.workload, costs.setting.batch).is_ok()
@@ -209,7 +265,7 @@ fn shared(costs: &Costs, ways: &[Way]) -> Vec<Stage> {
 /// Every layer in every way it allows, and every conversion there may be.
 struct Table<'a> {
     costs: &'a Costs<'a>,
-    alone: Vec<Vec<(Way, Alone)>>,
+    alone: Vec<Vec<(LayerCut, Alone)>>,
 }
 
 impl<'a> Table<'a> {
@@ -217,23 +273,24 @@ impl<'a> Table<'a> {
         let layers = &costs.workload.layers;
         let heads = costs.workload.fewest_heads().is_some_and(|heads| heads >= costs.strategy.ways);
         let first = layers.iter().position(|layer| layer.channels > 0.0);
-        let of = |(at, layer): (usize, &Layer)| {
-            let allowed = |way: &Way| allows(*way, layer, costs.strategy, heads, first == Some(at));
-            let alone = |way: Way| (way, Table::cost(costs, layer, way, at + 1 == layers.len()));
-            Way::ALL.into_iter().filter(allowed).map(alone).collect()
+        let of = |(at, layer): (usize, &ModelLayer)| {
+            let allowed = |way: &LayerCut| allows(*way, layer, costs.strategy, heads, first == Some(at));
+            let alone = |way: LayerCut| (way, Table::cost(costs, layer, way, at + 1 == layers.len()));
+            LayerCut::ALL.into_iter().filter(allowed).map(alone).collect()
         };
         Table { costs, alone: layers.iter().enumerate().map(of).collect() }
     }
 
-    fn cost(costs: &Costs, layer: &Layer, way: Way, is_last: bool) -> Alone {
+    fn cost(costs: &Costs, layer: &ModelLayer, way: LayerCut, is_last: bool) -> Alone {
         let Costs { cluster, strategy, setting, .. } = *costs;
         let p = strategy.ways as f64;
         let own = match way {
-            Way::Whole => Strategy { ways: 1, cut: Cut::Whole, ..*strategy },
+            LayerCut::Whole => ClusterStrategy { ways: 1, cut: Cut::Whole, ..*strategy },
             _ => way.single(strategy).unwrap_or(*strategy),
         };
         let stage = Costs { strategy: &own, ..*costs }.layer_alone(layer, is_last);
-        let weights = if way.exchanges() || way == Way::Whole { layer.weights } else { layer.weights / p };
+        let weights =
+            if way.exchanges() || way == LayerCut::Whole { layer.weights } else { layer.weights / p };
         let alike = if way.exchanges() { layer.weights } else { 0.0 };
         let stage = Stage { weights, alike, output: layer.output * strategy.micro_batch as f64, ..stage };
         let count = strategy.micro_batches(setting.batch).max(1) as f64;
@@ -256,37 +313,38 @@ impl<'a> Table<'a> {
     }
 
     /// Seconds forward and backward between neighbours, of the output of one copy.
-    fn between(&self, at: usize, from: Way, to: Way) -> (Conversion, f64) {
+    fn between(&self, at: usize, from: LayerCut, to: LayerCut) -> Conversion {
         let Costs { strategy, setting, workload, .. } = *self.costs;
         let bytes = workload.layers[at].output * strategy.micro_batch as f64 * setting.precision.bytes();
-        let (there, there_bytes) = self.convert(from.after()[0], to.before()[0], bytes);
-        let (back, back_bytes) = self.convert(to.before()[1], from.after()[1], bytes);
-        ([there, back], there_bytes + back_bytes)
+        let (forward, sent) = self.convert(from.after().value, to.before().value, bytes);
+        let (backward, sent_back) = self.convert(to.before().gradient, from.after().gradient, bytes);
+        Conversion { forward, backward, bytes: sent + sent_back }
     }
 
     /// Seconds, and bytes a device sends, until a result that lies in one way lies in another.
-    fn convert(&self, from: Lies, to: Lies, bytes: f64) -> (f64, f64) {
+    fn convert(&self, from: Layout, to: Layout, bytes: f64) -> (f64, f64) {
         let (cluster, group) = (self.costs.cluster, self.costs.inner());
         let p = group.size as f64;
         let passed = (p - 1.0) / p * bytes;
         let (seconds, sent) = match (from, to) {
-            (Lies::Whole, _) => (0.0, 0.0),
+            (Layout::Whole, _) => (0.0, 0.0),
             (from, to) if from == to => (0.0, 0.0),
-            (Lies::Partial, Lies::Whole) => (all_reduce(cluster, group, bytes), 2.0 * passed),
-            (Lies::Partial, _) | (_, Lies::Whole) => (all_gather(cluster, group, bytes), passed),
+            (Layout::Partial, Layout::Whole) => (all_reduce(cluster, group, bytes), 2.0 * passed),
+            (Layout::Partial, _) | (_, Layout::Whole) => (all_gather(cluster, group, bytes), passed),
             _ => (all_to_all(cluster, group, bytes / p), passed / p),
         };
         (self.costs.staged(sent, seconds), sent)
     }
 
     /// Seconds of conversions of a step between copies of a layer, in one way.
-    fn repeated(&self, at: usize, way: Way) -> f64 {
+    fn repeated(&self, at: usize, way: LayerCut) -> f64 {
         let copies = self.costs.workload.layers[at].count as f64 - 1.0;
-        if copies > 0.0 { copies * self.between(at, way, way).0.iter().sum::<f64>() } else { 0.0 }
+        if copies > 0.0 { copies * self.between(at, way, way).seconds() } else { 0.0 }
     }
 
     /// The ways that cost least.
-    fn cheapest(&self, [links, gradients, memory]: Weights) -> Vec<Way> {
+    fn cheapest(&self, weights: Weights) -> Vec<LayerCut> {
+        let Weights { links, gradients, memory } = weights;
         let count = self.costs.strategy.micro_batches(self.costs.setting.batch).max(1) as f64;
         let mut best: Vec<Vec<(f64, usize)>> = Vec::with_capacity(self.alone.len());
         for (at, ways) in self.alone.iter().enumerate() {
@@ -297,7 +355,7 @@ impl<'a> Table<'a> {
                     + memory * alone.bytes;
                 let before = at.checked_sub(1).map(|before| {
                     let from = |(i, (cost, _)): (usize, &(f64, usize))| {
-                        let seconds: f64 = self.between(before, self.alone[before][i].0, way).0.iter().sum();
+                        let seconds = self.between(before, self.alone[before][i].0, way).seconds();
                         (cost + links * count * seconds, i)
                     };
                     best[before]
@@ -311,7 +369,7 @@ impl<'a> Table<'a> {
             let row = row.collect();
             best.push(row);
         }
-        let mut ways = vec![Way::Whole; self.alone.len()];
+        let mut ways = vec![LayerCut::Whole; self.alone.len()];
         let ends = best.last().into_iter().flatten().enumerate();
         let mut i = ends.fold((f64::INFINITY, 0), |a, (i, b)| if b.0 < a.0 { (b.0, i) } else { a }).1;
         for at in (0..ways.len()).rev() {
@@ -321,17 +379,17 @@ impl<'a> Table<'a> {
         ways
     }
 
-    /// One copy of each layer with the conversions after it, and what is computed again.
-    fn stages(&self, ways: &[Way]) -> Vec<Stage> {
+    /// One copy of each layer with the conversions after it and with recomputation.
+    fn stages(&self, ways: &[LayerCut]) -> Vec<Stage> {
         let layers = &self.costs.workload.layers;
         let stage = |at: usize| {
             let chosen = self.alone[at].iter().find(|(way, _)| *way == ways[at]);
             let mut stage = chosen.map_or_else(Stage::default, |(_, alone)| alone.stage);
             let copies = layers[at].count as f64;
-            let mut add = |([there, back], bytes): (Conversion, f64), times: f64| {
-                stage.forward.collectives += times * there;
-                stage.backward.collectives += times * back;
-                stage.shared += times * bytes;
+            let mut add = |conversion: Conversion, times: f64| {
+                stage.forward.collectives += times * conversion.forward;
+                stage.backward.collectives += times * conversion.backward;
+                stage.shared += times * conversion.bytes;
             };
             if copies > 1.0 {
                 add(self.between(at, ways[at], ways[at]), (copies - 1.0) / copies);
@@ -348,21 +406,27 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Whether a layer may be shared in this way; the first layer with channels reads data, whose channels stay whole.
-fn allows(way: Way, layer: &Layer, strategy: &Strategy, heads: bool, reads_data: bool) -> bool {
+/// Whether a layer may be cut so. The first layer with channels reads data, whose channels stay whole.
+fn allows(
+    way: LayerCut,
+    layer: &ModelLayer,
+    strategy: &ClusterStrategy,
+    heads: bool,
+    reads_data: bool,
+) -> bool {
     let ways = strategy.ways as f64;
     match way {
-        Way::Whole => true,
-        Way::Batch => strategy.micro_batch.is_multiple_of(strategy.ways),
-        Way::Space => layer.extents.first().is_some_and(|&extent| extent > 1.0 && extent >= ways),
-        Way::Filter => layer.filters >= ways,
-        Way::Channel => layer.channels >= ways && !reads_data,
-        Way::Tensor | Way::Sequence => heads,
+        LayerCut::Whole => true,
+        LayerCut::Batch => strategy.micro_batch.is_multiple_of(strategy.ways),
+        LayerCut::Space => layer.extents.first().is_some_and(|&extent| extent > 1.0 && extent >= ways),
+        LayerCut::Filter => layer.filters >= ways,
+        LayerCut::Channel => layer.channels >= ways && !reads_data,
+        LayerCut::Tensor | LayerCut::Sequence => heads,
     }
 }
 
 /// The devices that have the same weights of a layer whose samples or space are cut.
 pub(super) fn joint(costs: &Costs) -> Group {
-    let Strategy { data, ways, .. } = *costs.strategy;
+    let ClusterStrategy { data, ways, .. } = *costs.strategy;
     costs.cluster.group(data.saturating_mul(ways), 1, costs.strategy.devices())
 }

@@ -5,7 +5,7 @@ use crate::OracleError;
 
 /// How the devices of a node are wired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wiring {
+pub enum NodeWiring {
     /// Every pair has a device's whole bandwidth.
     Switch,
     /// Every pair has its own share of the wires.
@@ -29,13 +29,13 @@ pub struct Protocol {
 
 /// A link: what one device may send in a second, while it receives as much.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Link {
+pub struct ClusterLink {
     /// As users name it.
     pub name: String,
     /// Bytes a second in each direction.
     pub bandwidth: f64,
     /// Wires between the devices of a node.
-    pub wiring: Wiring,
+    pub wiring: NodeWiring,
     /// The ways to run a collective; the quicker one is taken.
     pub protocols: [Protocol; 2],
     /// Where the figures are from.
@@ -58,39 +58,34 @@ const CABLE: [Protocol; 2] =
 /// Assumed: the kernel's network stack.
 const SOCKET: [Protocol; 2] = [Protocol { start: 100e-6, hop: 40e-6, share: 0.75 }; 2];
 
-type Row = (&'static str, f64, Wiring, [Protocol; 2], &'static str);
+type Row = (&'static str, f64, NodeWiring, [Protocol; 2], &'static str);
 
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
-    ("pcie3", 15.75, Wiring::Bus, BUS, "PCI Express 3.0, 16 lanes"),
-    ("pcie4", 31.5, Wiring::Bus, BUS, "PCI Express 4.0, 16 lanes"),
-    ("pcie5", 63.0, Wiring::Bus, BUS, "PCI Express 5.0, 16 lanes"),
-    ("nvlink2", 150.0, Wiring::Mesh, WIRED, "NVIDIA V100: six links of 25 GB/s"),
-    ("nvlink2-cube", 150.0, Wiring::Cube, WIRED, "NVIDIA DGX-1: six links of 25 GB/s, hybrid cube mesh"),
-    ("nvswitch2", 150.0, Wiring::Switch, WIRED, "NVIDIA DGX-2: six links of 25 GB/s behind switches"),
-    ("nvlink3", 300.0, Wiring::Switch, SWITCHED, "NVIDIA A100: twelve links of 25 GB/s behind switches"),
-    ("nvlink4", 450.0, Wiring::Switch, SWITCHED, "NVIDIA H100: eighteen links of 25 GB/s behind switches"),
-    ("infinity-fabric", 350.0, Wiring::Mesh, WIRED, "AMD MI300X: seven links of 50 GB/s"),
-    ("ici-v3", 81.25, Wiring::Mesh, WIRED, "Google TPU v3: 650 Gb/s a link"),
-    ("ib-edr", 12.5, Wiring::Switch, CABLE, "InfiniBand EDR, four lanes"),
-    ("ib-hdr", 25.0, Wiring::Switch, CABLE, "InfiniBand HDR, four lanes"),
-    ("ib-ndr", 50.0, Wiring::Switch, CABLE, "InfiniBand NDR, four lanes"),
-    ("omni-path", 12.5, Wiring::Switch, CABLE, "Intel Omni-Path 100"),
-    ("10gbe", 1.25, Wiring::Switch, SOCKET, "10 Gb/s Ethernet"),
-    ("100gbe", 12.5, Wiring::Switch, SOCKET, "100 Gb/s Ethernet"),
+    ("pcie3", 15.75, NodeWiring::Bus, BUS, "PCI Express 3.0, 16 lanes"),
+    ("pcie4", 31.5, NodeWiring::Bus, BUS, "PCI Express 4.0, 16 lanes"),
+    ("pcie5", 63.0, NodeWiring::Bus, BUS, "PCI Express 5.0, 16 lanes"),
+    ("nvlink2", 150.0, NodeWiring::Mesh, WIRED, "NVIDIA V100: six links of 25 GB/s"),
+    ("nvlink2-cube", 150.0, NodeWiring::Cube, WIRED, "NVIDIA DGX-1: six links of 25 GB/s, hybrid cube mesh"),
+    ("nvswitch2", 150.0, NodeWiring::Switch, WIRED, "NVIDIA DGX-2: six links of 25 GB/s behind switches"),
+    ("nvlink3", 300.0, NodeWiring::Switch, SWITCHED, "NVIDIA A100: twelve links of 25 GB/s behind switches"),
+    ("nvlink4", 450.0, NodeWiring::Switch, SWITCHED, "NVIDIA H100: eighteen links of 25 GB/s behind switches"),
+    ("infinity-fabric", 350.0, NodeWiring::Mesh, WIRED, "AMD MI300X: seven links of 50 GB/s"),
+    ("ici-v3", 81.25, NodeWiring::Mesh, WIRED, "Google TPU v3: 650 Gb/s a link"),
+    ("ib-edr", 12.5, NodeWiring::Switch, CABLE, "InfiniBand EDR, four lanes"),
+    ("ib-hdr", 25.0, NodeWiring::Switch, CABLE, "InfiniBand HDR, four lanes"),
+    ("ib-ndr", 50.0, NodeWiring::Switch, CABLE, "InfiniBand NDR, four lanes"),
+    ("omni-path", 12.5, NodeWiring::Switch, CABLE, "Intel Omni-Path 100"),
+    ("10gbe", 1.25, NodeWiring::Switch, SOCKET, "10 Gb/s Ethernet"),
+    ("100gbe", 12.5, NodeWiring::Switch, SOCKET, "100 Gb/s Ethernet"),
 ];
 
-impl Link {
+impl ClusterLink {
     /// A link of the table, by name.
-    pub fn named(name: &str) -> Result<Link, OracleError> {
-        let wanted = name.to_ascii_lowercase();
-        let row = TABLE.iter().find(|row| row.0 == wanted).ok_or_else(|| OracleError::Unknown {
-            what: "link",
-            name: name.to_string(),
-            allowed: Link::names().collect::<Vec<_>>().join(", "),
-        })?;
+    pub fn named(name: &str) -> Result<ClusterLink, OracleError> {
+        let row = crate::named(TABLE, "link", name, |row| row.0)?;
         let (name, bandwidth, wiring, protocols, source) = row;
-        Ok(Link {
+        Ok(ClusterLink {
             name: name.to_string(),
             bandwidth: bandwidth * 1e9,
             wiring: *wiring,
@@ -105,11 +100,11 @@ impl Link {
     }
 
     /// A link of which only start-up seconds and seconds a byte are known, as in an α–β model.
-    pub fn plain(start: f64, seconds_a_byte: f64) -> Link {
-        Link {
+    pub fn plain(start: f64, seconds_a_byte: f64) -> ClusterLink {
+        ClusterLink {
             name: "plain".into(),
             bandwidth: 1.0 / seconds_a_byte,
-            wiring: Wiring::Switch,
+            wiring: NodeWiring::Switch,
             protocols: [Protocol { start: 0.0, hop: 2.0 * start, share: 1.0 }; 2],
             source: "given",
         }
@@ -128,10 +123,10 @@ impl Link {
         // Rings of a cube mesh by the number of devices, of six.
         const CUBE: [f64; 7] = [1.0, 2.0, 3.8, 1.65, 2.0, 3.85, 6.0];
         match self.wiring {
-            Wiring::Switch => 1.0,
-            Wiring::Mesh => (size.max(2) - 1) as f64 / (devices.max(size).max(2) - 1) as f64,
-            Wiring::Cube => CUBE[(size.clamp(2, 8) - 2) as usize] / 6.0,
-            Wiring::Bus => 2.0 / size.max(2) as f64,
+            NodeWiring::Switch => 1.0,
+            NodeWiring::Mesh => (size.max(2) - 1) as f64 / (devices.max(size).max(2) - 1) as f64,
+            NodeWiring::Cube => CUBE[(size.clamp(2, 8) - 2) as usize] / 6.0,
+            NodeWiring::Bus => 2.0 / size.max(2) as f64,
         }
     }
 }

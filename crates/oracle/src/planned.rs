@@ -1,13 +1,13 @@
-//! Planned recomputation: of a stage's layers only those are computed again that memory demands, the cheapest
-//! for the bytes they free first. A layer may be computed again in part (selective) or from its input.
+//! Planned recomputation: a stage recomputes as few layers as memory demands, first those that free bytes most cheaply.
+//! A layer may be recomputed in part (selective) or from its input.
 
 use crate::deal::Share;
 use crate::stage::Stage;
 
-/// What memory asks of a stage, in bytes.
+/// How much memory a stage lacks, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Need {
-    /// Bytes that are missing if nothing is computed again; not above zero if all fits.
+    /// Bytes that are missing if nothing is recomputed; zero or less if all fits.
     pub missing: f64,
     /// Bytes for every element that is kept of a micro-batch.
     pub kept: f64,
@@ -15,7 +15,7 @@ pub struct Need {
     pub working: f64,
 }
 
-/// Costs of every layer by what is computed again of it: nothing, what is selected, all.
+/// Costs of every layer by recomputation: nothing, selective, full.
 pub type Levels<'a> = [&'a [Stage]; 3];
 
 /// A change of some copies of a layer from one level to a higher one.
@@ -23,30 +23,32 @@ pub type Levels<'a> = [&'a [Stage]; 3];
 struct Step {
     /// Which of the share's layers.
     layer: usize,
-    /// From and to which level.
-    levels: [usize; 2],
+    /// The level that copies leave.
+    from: usize,
+    /// The level that they reach.
+    to: usize,
     copies: u32,
     /// Elements that a copy no longer keeps.
     freed: f64,
     /// Seconds that a copy takes longer.
     seconds: f64,
-    /// Elements in use while it is computed again.
+    /// Elements in use while it is recomputed.
     working: f64,
     /// The step of the same layer that comes before it, and after it.
     before: Option<usize>,
     after: Option<usize>,
 }
 
-/// The stage of a share with as little computed again as memory demands: nothing if all fits; if nothing makes it
-/// fit, what needs least memory.
+/// The stage of a share with as little recomputation as memory demands. If no choice fits, the one that needs least
+/// memory.
 pub fn planned(share: &Share, levels: Levels, need: Need) -> Stage {
     let layers = merged(&share.layers);
     let mut copies: Vec<[u32; 3]> = layers.iter().map(|&(_, count)| [count, 0, 0]).collect();
     if need.missing > 0.0 {
         let steps = steps(&layers, levels);
         for (step, taken) in steps.iter().zip(chosen(&layers, levels, &steps, need)) {
-            copies[step.layer][step.levels[0]] -= taken;
-            copies[step.layer][step.levels[1]] += taken;
+            copies[step.layer][step.from] -= taken;
+            copies[step.layer][step.to] += taken;
         }
     }
     let mut stage = Stage::default();
@@ -70,8 +72,8 @@ fn merged(layers: &[(usize, u32)]) -> Vec<(usize, u32)> {
     all
 }
 
-/// All changes that free something, by seconds for each element freed. The changes of a layer are in order: where
-/// all of it costs less for an element than what is selected, that is no step of its own.
+/// All changes that free something, by seconds for each element freed. A layer's selective step is left out where the
+/// full step frees elements more cheaply.
 fn steps(layers: &[(usize, u32)], levels: Levels) -> Vec<Step> {
     let mut all = Vec::new();
     for (at, &(layer, copies)) in layers.iter().enumerate() {
@@ -79,7 +81,8 @@ fn steps(layers: &[(usize, u32)], levels: Levels) -> Vec<Step> {
             let (before, after) = (&levels[from][layer], &levels[to][layer]);
             Step {
                 layer: at,
-                levels: [from, to],
+                from,
+                to,
                 copies,
                 freed: before.kept - after.kept,
                 seconds: (after.backward.seconds() - before.backward.seconds()).max(0.0),
@@ -110,8 +113,8 @@ fn price(step: &Step) -> f64 {
     step.seconds / step.freed
 }
 
-/// Copies that take each step. While a layer is computed again, all of it is in use at once, so a large one may
-/// cost more than it frees: every limit of what may be in use is tried, and the quickest that fits is taken.
+/// Copies that take each step. While a layer is recomputed all of it is in use, so a large one may cost more than it
+/// frees: every limit of elements in use is tried, and the quickest choice that fits is taken.
 fn chosen(layers: &[(usize, u32)], levels: Levels, steps: &[Step], need: Need) -> Vec<u32> {
     let in_use = layers.iter().map(|&(layer, _)| levels[0][layer].working).fold(0.0, f64::max);
     let mut limits: Vec<f64> = steps.iter().map(|step| step.working.max(in_use)).collect();
@@ -135,7 +138,7 @@ fn chosen(layers: &[(usize, u32)], levels: Levels, steps: &[Step], need: Need) -
     best.map_or_else(|| vec![0; steps.len()], |best| best.2)
 }
 
-/// Takes steps by their price until nothing is missing, then gives back what is not needed after all.
+/// Takes steps by their price until nothing is missing, then gives back those that are not needed.
 fn greedy(steps: &[Step], limit: f64, mut missing: f64, bytes: f64) -> Vec<u32> {
     let mut taken = vec![0u32; steps.len()];
     for (at, step) in steps.iter().enumerate().filter(|(_, step)| step.working <= limit) {
@@ -160,13 +163,12 @@ fn greedy(steps: &[Step], limit: f64, mut missing: f64, bytes: f64) -> Vec<u32> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::closed::{Oracle, estimate};
     use crate::cluster::Cluster;
-    use crate::published;
+    use crate::oracle::{Oracle, estimate};
     use crate::setting::Setting;
     use crate::stage::Pass;
-    use crate::strategy::{Order, Recompute, Strategy};
-    use crate::transformer::Transformer;
+    use crate::strategy::{ClusterStrategy, Order, Recompute};
+    use crate::tests::samples::{gpt, resnet50, vgg16};
 
     /// Numbers that repeat from run to run.
     struct Dice(u64);
@@ -239,15 +241,14 @@ mod tests {
 
     #[test]
     fn between_nothing_and_everything_for_every_memory() {
-        let gpt = Transformer::named("gpt3-1.3b").unwrap().workload("gpt");
-        let networks = [gpt, published::resnet([3, 4, 6, 3], 224), published::vgg16(224)];
+        let networks = [gpt("gpt3-1.3b"), resnet50(), vgg16()];
         let setting = Setting::new(64).unwrap();
-        let serial = Strategy::serial(16);
+        let serial = ClusterStrategy::serial(16);
         let strategies = [
             serial,
-            Strategy { data: 4, shard: 2, ..serial },
-            Strategy { stages: 4, micro_batch: 4, ..serial },
-            Strategy { stages: 4, micro_batch: 4, order: Order::Gpipe, ..serial },
+            ClusterStrategy { data: 4, shard: 2, ..serial },
+            ClusterStrategy { stages: 4, micro_batch: 4, ..serial },
+            ClusterStrategy { stages: 4, micro_batch: 4, order: Order::Gpipe, ..serial },
         ];
         let mut between = 0;
         for workload in &networks {
@@ -256,14 +257,16 @@ mod tests {
                     let mut cluster = Cluster::named("dgx-a100").unwrap();
                     cluster.device.memory = 3e9 * 1.12f64.powi(step);
                     let mut oracle = Oracle::new(workload, &cluster, &setting);
-                    let mut of = |recompute| oracle.estimate(&Strategy { recompute, ..strategy }).unwrap();
+                    let mut of =
+                        |recompute| oracle.estimate(&ClusterStrategy { recompute, ..strategy }).unwrap();
                     let [nothing, some, full, made] =
                         [Recompute::Nothing, Recompute::Selective, Recompute::Full, Recompute::Planned]
                             .map(&mut of);
                     let what =
                         format!("{} {strategy} in {:.1} GB", workload.name, cluster.device.memory / 1e9);
                     if nothing.missing.is_none() {
-                        assert_eq!((made.seconds, made.memory), (nothing.seconds, nothing.memory), "{what}");
+                        // Stages may be dealt better as if everything were recomputed.
+                        assert!(made.missing.is_none() && made.seconds <= nothing.seconds, "{what}");
                         continue;
                     }
                     assert!(made.seconds >= nothing.seconds * 0.999, "{what}: {made:?} for {nothing:?}");
@@ -284,14 +287,14 @@ mod tests {
 
     #[test]
     fn at_the_limit_it_is_full_recomputation() {
-        let gpt = Transformer::named("gpt3-13b").unwrap().workload("gpt");
+        let gpt = gpt("gpt3-13b");
         let mut cluster = Cluster::named("dgx-a100").unwrap();
         let setting = Setting::new(8).unwrap();
-        let serial = Strategy::serial(8);
-        let full = Strategy { recompute: Recompute::Full, ..serial };
+        let serial = ClusterStrategy::serial(8);
+        let full = ClusterStrategy { recompute: Recompute::Full, ..serial };
         cluster.device.memory = estimate(&gpt, &cluster, &full, &setting).unwrap().memory.device();
         let of = |strategy| estimate(&gpt, &cluster, &strategy, &setting).unwrap();
-        let (made, full) = (of(Strategy { recompute: Recompute::Planned, ..serial }), of(full));
+        let (made, full) = (of(ClusterStrategy { recompute: Recompute::Planned, ..serial }), of(full));
         assert!(made.missing.is_none() && full.missing.is_none());
         assert!((made.seconds / full.seconds - 1.0).abs() < 0.01, "{} for {}", made.seconds, full.seconds);
         assert!((made.memory.device() / full.memory.device() - 1.0).abs() < 1e-3);

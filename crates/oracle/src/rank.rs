@@ -1,14 +1,15 @@
 //! All strategies there are for a model, a cluster and a number of devices, and the best of them first.
 
 use crate::OracleError;
-use crate::closed::{Estimate, Oracle, order};
 use crate::cluster::Cluster;
+use crate::estimate::{Estimate, order};
+use crate::oracle::Oracle;
 use crate::setting::Setting;
-use crate::strategy::{Cut, Order, Recompute, Strategy, Stream};
+use crate::strategy::{ClusterStrategy, Cut, LayerResidence, Order, Recompute, micro_batches};
 use crate::stream::each_stream;
 use crate::workload::Workload;
 
-/// What was tried, best first.
+/// The strategies that were tried, best first.
 #[derive(Clone, Debug)]
 pub struct Ranking {
     /// Those that fit by time, then those that do not by the bytes they lack; the best few of every family.
@@ -20,7 +21,7 @@ pub struct Ranking {
 /// Estimates of a family that a ranking keeps.
 const KEPT: usize = 4;
 
-/// Ranks every strategy on exactly so many devices.
+/// Ranks every strategy that uses exactly `devices` devices.
 pub fn rank(
     workload: &Workload,
     cluster: &Cluster,
@@ -30,7 +31,7 @@ pub fn rank(
     workload.check()?;
     cluster.check()?;
     if devices == 0 || devices > cluster.size() {
-        return Err(OracleError::Devices { asked: devices, most: cluster.size() });
+        return Err(OracleError::Count { what: "devices", asked: devices, most: cluster.size() });
     }
     if setting.batch == 0 {
         return Err(OracleError::Zero("batch 0".into()));
@@ -41,12 +42,12 @@ pub fn rank(
     for offload in [false, true] {
         each_strategy(workload, devices, setting.batch, |strategy| {
             tried += 1;
-            let strategy = Strategy { offload, ..strategy };
+            let strategy = ClusterStrategy { offload, ..strategy };
             let Ok(one) = oracle.estimate(&strategy) else { return };
-            // A plan of what to compute again is asked for where memory does not hold everything.
+            // Planned recomputation is tried where memory does not hold everything.
             if one.missing.is_some() && strategy.recompute == Recompute::Nothing {
                 tried += 1;
-                let planned = oracle.estimate(&Strategy { recompute: Recompute::Planned, ..strategy });
+                let planned = oracle.estimate(&ClusterStrategy { recompute: Recompute::Planned, ..strategy });
                 planned.into_iter().for_each(|one| keep(&mut all, one));
             }
             keep(&mut all, one);
@@ -70,13 +71,13 @@ pub fn rank(
     Ok(Ranking { estimates: all, tried })
 }
 
-/// Calls `f` with every strategy on so many devices that the model and the batch allow.
-pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl FnMut(Strategy)) {
+/// Calls `f` with every strategy on `devices` devices that the model and the batch allow.
+pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl FnMut(ClusterStrategy)) {
     let selective = workload.layers.iter().any(|layer| layer.selective > 0.0);
     let cuts = [Cut::Spatial, Cut::Filter, Cut::Channel, Cut::Tensor, Cut::Sequence];
     let limits: Vec<(Cut, u32)> = cuts
         .into_iter()
-        .map(|cut| (cut, Strategy { cut, ..Strategy::serial(1) }.limit(workload)))
+        .map(|cut| (cut, ClusterStrategy { cut, ..ClusterStrategy::serial(1) }.limit(workload)))
         .filter(|(_, limit)| *limit > 1)
         .collect();
     let depth = workload.depth();
@@ -95,7 +96,8 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
             let share = batch / data;
             for cut in cuts {
                 for micro_batch in micro_batches(share, stages) {
-                    let most = Strategy { cut, ..Strategy::serial(micro_batch) }.limit(workload);
+                    let most =
+                        ClusterStrategy { cut, ..ClusterStrategy::serial(micro_batch) }.limit(workload);
                     if cut == Cut::Mixed && ways > most {
                         continue;
                     }
@@ -106,7 +108,7 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
                             }
                             let shards = if data > 1 { 0..=3 } else { 0..=0 };
                             for shard in shards {
-                                f(Strategy {
+                                f(ClusterStrategy {
                                     data,
                                     ways,
                                     cut,
@@ -116,7 +118,7 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
                                     shard,
                                     recompute,
                                     offload: false,
-                                    stream: Stream::Resident,
+                                    stream: LayerResidence::Resident,
                                 });
                             }
                         }
@@ -127,15 +129,8 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
     }
 }
 
-pub(super) fn divisors(of: u32) -> impl Iterator<Item = u32> {
+fn divisors(of: u32) -> impl Iterator<Item = u32> {
     (1..=of).filter(move |d| of.is_multiple_of(*d))
-}
-
-/// Powers of two that divide a replica's share of the batch, and all of it.
-pub(super) fn micro_batches(share: u32, stages: u32) -> impl Iterator<Item = u32> {
-    let powers = (0..16).map(|power| 1u32 << power).take_while(move |&size| size < share && size <= 512);
-    let whole = (stages == 1 || share == 1).then_some(share);
-    powers.filter(move |size| share.is_multiple_of(*size)).chain(whole)
 }
 
 fn orders(stages: u32, depth: u32) -> Vec<Order> {
@@ -165,7 +160,7 @@ fn keep(all: &mut Vec<Estimate>, one: Estimate) {
 
 /// The most devices that each way of sharing work has use for, by name.
 pub fn limits(workload: &Workload, batch: u32) -> Vec<(&'static str, u32)> {
-    let of = |cut| Strategy { cut, ..Strategy::serial(1) }.limit(workload);
+    let of = |cut| ClusterStrategy { cut, ..ClusterStrategy::serial(1) }.limit(workload);
     let all = [
         ("data", batch),
         ("spatial", of(Cut::Spatial)),

@@ -1,14 +1,17 @@
-//! What is asked beside model, cluster and strategy: batch, precision, optimizer, and the software that runs
-//! it, which decides what a kernel's launch costs and whether exchanges hide behind the backward pass.
+//! Batch, precision and optimizer of a training, and the software that runs it. Software decides what a launch costs
+//! and whether exchanges hide behind the backward pass.
 
 use crate::OracleError;
+use crate::from_graph::KernelStyle;
 use crate::hardware::Precision;
 
-/// What a framework adds to the hardware.
+/// Costs that a framework adds to the hardware.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Software {
     /// As users name it.
     pub name: &'static str,
+    /// Whose kernels run the operators of a graph.
+    pub kernels: KernelStyle,
     /// Seconds of the host for each kernel it launches.
     pub dispatch: f64,
     /// Seconds of the host for each step beside its kernels.
@@ -21,25 +24,23 @@ pub struct Software {
     pub staging: Option<f64>,
     /// Neighbours pass halos on one pair after the other, as sends wait for their receiver.
     pub blocking: bool,
-    /// Seconds for every byte of a sample on its way through host memory, while the device waits: of samples that
-    /// a process loads for its own device, and that it loads for a group which shares them.
-    pub feed: [f64; 2],
+    /// Seconds for every byte of a sample on its way through host memory, while the device waits.
+    pub feed: Feed,
     /// Seconds for every byte of a sample that a process loads, while its device works on the batch before.
     pub read: f64,
     /// Passes over memory of element-wise work, relative to what fused kernels need.
     pub passes: f64,
     /// Bytes the update moves for every weight, relative to what a fused kernel needs.
     pub update: f64,
-    /// Elements of gradients moved for every weight to add those of one micro-batch to those before; none where it
-    /// is part of what was fitted.
+    /// Elements moved for every weight to add the gradients of a micro-batch to the sum; 0 where fitted rates
+    /// contain it.
     pub accumulate: f64,
     /// Devices that share layers each pass a part of a result on to the next stage, which gathers it.
     pub scattered: bool,
-    /// Standard deviation of kernels' times, as a share, such that at least four of five rows that were fitted on
-    /// lie within their interval; a guess where there are none.
+    /// Relative standard deviation of kernels' times: at least four of five calibration rows lie within their interval;
+    /// a guess where there are none.
     pub spread: f64,
-    /// Accelerators, by how their names begin, whose kernels were fitted under this software; of others the rates
-    /// are taken over from what was fitted elsewhere.
+    /// Beginnings of the names of accelerators whose kernels were fitted under this software.
     pub seen: &'static [&'static str],
     /// Share of activations and workspace that is lost between buffers.
     pub fragmentation: f64,
@@ -52,6 +53,15 @@ pub struct Software {
     pub channels: f64,
 }
 
+/// Seconds for every byte of a sample that a process loads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Feed {
+    /// For its own device.
+    pub own: f64,
+    /// For a group of devices that share it.
+    pub group: f64,
+}
+
 /// Weights of a bucket in which sharded gradients and weights travel, as DeepSpeed has it by default.
 pub const DEEPSPEED_BUCKET: f64 = 5e8;
 
@@ -59,65 +69,72 @@ pub const DEEPSPEED_BUCKET: f64 = 5e8;
 /// sending and receiving, as NCCL has by default.
 const NCCL_BUFFERS: f64 = 4.0 * 10.0 * 2.0 * 4.0 * 1048576.0;
 
-/// Launches and passes of DeepSpeed are fitted on GPT of Megatron-DeepSpeed on two A100. Megatron itself has the same,
-/// and moves what its program moves beside: bytes that were counted, not fitted. PyTorch and Chainer, which run
-/// Python for every operator, have the same launches. Passes of PyTorch, TensorFlow and MXNet are fitted on single
-/// devices; Chainer's are assumed. Overlap, and what goes through host memory, is assumed from how each exchanges gradients and, for
-/// Chainer, loads samples and sends arrays; docs/oracle.md says what had been seen of its rows by then.
+/// No framework: kernels and links as they are.
+const IDEAL: Software = Software {
+    name: "ideal",
+    kernels: KernelStyle::Framework,
+    dispatch: 0.0,
+    step: 0.0,
+    overlap: 0.0,
+    message: 0.0,
+    staging: None,
+    blocking: false,
+    feed: Feed { own: 0.0, group: 0.0 },
+    read: 0.0,
+    passes: 1.0,
+    update: 1.0,
+    accumulate: 0.0,
+    scattered: false,
+    spread: 0.0,
+    seen: &[""],
+    fragmentation: 0.0,
+    flat: 0.0,
+    bucket: None,
+    channels: 0.0,
+};
+
+/// Shared by frameworks that run Python for every operator.
+const PYTHON: Software = Software {
+    dispatch: 46e-6,
+    step: 0.3e-3,
+    message: 2e-6,
+    update: 1.25,
+    fragmentation: 0.1,
+    channels: NCCL_BUFFERS,
+    ..IDEAL
+};
+
+/// Shared by frameworks that run a graph of operators.
+const COMPILED: Software =
+    Software { dispatch: 10e-6, overlap: 0.9, spread: 0.2, seen: &["v100", "a100"], ..PYTHON };
+
+/// Launches and passes of DeepSpeed are fitted on GPT of Megatron-DeepSpeed on two A100. Megatron has the same; the
+/// bytes it moves beside were counted, not fitted. PyTorch and Chainer have the same launches. Passes of PyTorch,
+/// TensorFlow and MXNet are fitted on single devices; Chainer's are assumed. Overlap and paths through host memory are
+/// assumed from how each exchanges gradients and, for Chainer, loads samples and sends arrays; docs/oracle.md says
+/// which of its rows had been seen by then.
 const TABLE: &[Software] = &[
     Software {
         name: "pytorch",
-        dispatch: 41e-6,
-        step: 0.3e-3,
         overlap: 0.9,
-        message: 2e-6,
-        staging: None,
-        blocking: false,
-        feed: [0.0; 2],
-        read: 0.0,
         passes: 1.21,
-        update: 1.25,
         accumulate: 3.0,
-        scattered: false,
         spread: 0.2,
         seen: &["v100", "a100"],
-        fragmentation: 0.1,
-        flat: 0.0,
-        bucket: None,
-        channels: NCCL_BUFFERS,
+        ..PYTHON
     },
     Software {
         name: "deepspeed",
-        dispatch: 41e-6,
-        step: 0.3e-3,
-        overlap: 0.0,
-        message: 2e-6,
-        staging: None,
-        blocking: false,
-        feed: [0.0; 2],
-        read: 0.0,
-        passes: 0.85,
-        update: 1.25,
-        accumulate: 0.0,
-        scattered: false,
+        passes: 0.75,
         spread: 0.05,
         seen: &["a100"],
-        fragmentation: 0.1,
         flat: 1.0,
         bucket: Some(DEEPSPEED_BUCKET),
-        channels: NCCL_BUFFERS,
+        ..PYTHON
     },
     Software {
         name: "megatron",
-        dispatch: 41e-6,
-        step: 0.3e-3,
-        overlap: 0.0,
-        message: 2e-6,
-        staging: None,
-        blocking: false,
-        feed: [0.0; 2],
-        read: 0.0,
-        passes: 0.85,
+        passes: 0.75,
         // Gradients are made 32-bit numbers, unscaled, squared for their norm, clipped, used, and set to zero: 60 bytes.
         update: 2.0,
         // Read the sum and what is new, write the sum: a kernel of its own, as gradients live in one flat buffer.
@@ -125,58 +142,12 @@ const TABLE: &[Software] = &[
         scattered: true,
         spread: 0.05,
         seen: &["a100"],
-        fragmentation: 0.1,
-        flat: 0.0,
-        bucket: None,
-        channels: NCCL_BUFFERS,
+        ..PYTHON
     },
-    Software {
-        name: "tensorflow",
-        dispatch: 10e-6,
-        step: 0.3e-3,
-        overlap: 0.9,
-        message: 2e-6,
-        staging: None,
-        blocking: false,
-        feed: [0.0; 2],
-        read: 0.0,
-        passes: 0.785,
-        update: 1.25,
-        accumulate: 0.0,
-        scattered: false,
-        spread: 0.2,
-        seen: &["v100", "a100"],
-        fragmentation: 0.1,
-        flat: 0.0,
-        bucket: None,
-        channels: NCCL_BUFFERS,
-    },
-    Software {
-        name: "mxnet",
-        dispatch: 10e-6,
-        step: 0.3e-3,
-        overlap: 0.9,
-        message: 2e-6,
-        staging: None,
-        blocking: false,
-        feed: [0.0; 2],
-        read: 0.0,
-        passes: 0.61,
-        update: 1.25,
-        accumulate: 0.0,
-        scattered: false,
-        spread: 0.2,
-        seen: &["v100", "a100"],
-        fragmentation: 0.1,
-        flat: 0.0,
-        bucket: None,
-        channels: NCCL_BUFFERS,
-    },
+    Software { name: "tensorflow", passes: 0.785, ..COMPILED },
+    Software { name: "mxnet", passes: 0.61, ..COMPILED },
     Software {
         name: "chainer",
-        dispatch: 41e-6,
-        step: 0.3e-3,
-        overlap: 0.0,
         // A pickled header, then the array: two messages from Python, each with a wait for the device.
         message: 300e-6,
         // Pageable copies down and up again, at 6 GB/s each.
@@ -184,73 +155,21 @@ const TABLE: &[Software] = &[
         blocking: true,
         // Passes over fresh host memory at 3 GB/s: stacked to a batch, and half of one for the copy to the device.
         // For a group also stacked by the one that loads, and passed on in two rounds of a broadcast.
-        feed: [1.5 / 3e9, 4.5 / 3e9],
+        feed: Feed { own: 1.5 / 3e9, group: 4.5 / 3e9 },
         // One interpreter decodes and crops a thousand pictures of 224 x 224 a second, however many threads it has.
         read: 1e-3 / (3.0 * 224.0 * 224.0 * 4.0),
-        passes: 1.0,
-        update: 1.25,
-        accumulate: 0.0,
-        scattered: false,
         spread: 0.33,
         seen: &[],
-        fragmentation: 0.1,
-        flat: 0.0,
-        bucket: None,
-        channels: NCCL_BUFFERS,
+        ..PYTHON
     },
-    Software {
-        name: "ideal",
-        dispatch: 0.0,
-        step: 0.0,
-        overlap: 0.0,
-        message: 0.0,
-        staging: None,
-        blocking: false,
-        feed: [0.0; 2],
-        read: 0.0,
-        passes: 1.0,
-        update: 1.0,
-        accumulate: 0.0,
-        scattered: false,
-        spread: 0.0,
-        seen: &[""],
-        fragmentation: 0.0,
-        flat: 0.0,
-        bucket: None,
-        channels: 0.0,
-    },
-    Software {
-        name: "gulliver",
-        dispatch: 0.0,
-        step: 0.0,
-        overlap: 0.0,
-        message: 0.0,
-        staging: None,
-        blocking: false,
-        feed: [0.0; 2],
-        read: 0.0,
-        passes: 1.0,
-        update: 1.0,
-        accumulate: 0.0,
-        scattered: false,
-        spread: 0.1,
-        seen: &["cpu"],
-        fragmentation: 0.0,
-        flat: 0.0,
-        bucket: None,
-        channels: 0.0,
-    },
+    IDEAL,
+    Software { name: "gulliver", kernels: KernelStyle::Nodes, spread: 0.1, seen: &["cpu"], ..IDEAL },
 ];
 
 impl Software {
     /// By name.
     pub fn named(name: &str) -> Result<Software, OracleError> {
-        let wanted = name.to_ascii_lowercase();
-        TABLE.iter().find(|row| row.name == wanted).cloned().ok_or_else(|| OracleError::Unknown {
-            what: "software",
-            name: name.to_string(),
-            allowed: TABLE.iter().map(|row| row.name).collect::<Vec<_>>().join(", "),
-        })
+        crate::named(TABLE, "software", name, |row| row.name).cloned()
     }
 }
 
@@ -259,13 +178,13 @@ impl Software {
 pub struct Setting {
     /// Samples of a step, over all devices.
     pub batch: u32,
-    /// What is computed in.
+    /// The number format.
     pub precision: Precision,
     /// Numbers of optimizer state for every weight: 0, 1 (momentum) or 2 (Adam).
     pub states: f64,
     /// Bytes of each of them.
     pub state_bytes: f64,
-    /// What runs it.
+    /// The software.
     pub software: Software,
     /// Samples of an epoch.
     pub epoch: f64,

@@ -2,16 +2,13 @@
 
 use crate::cluster::{Cluster, Group};
 use crate::collective::{all_gather, all_reduce, send};
-use crate::deal::{Share, shares};
 use crate::hardware::Accelerator;
-use crate::kernel::{Divide, Family, Work};
-use crate::mixed;
+use crate::kernel::{Divide, KernelFamily, KernelWork};
 use crate::setting::Setting;
-use crate::strategy::{Cut, Recompute, Strategy};
-use crate::workload::{Layer, Workload};
+use crate::strategy::{ClusterStrategy, Cut, Recompute};
+use crate::workload::{ModelLayer, Workload};
 
-/// Seconds of one pass over something: what the device computes, what it exchanges with those that share
-/// its layers, and what the host needs to launch it.
+/// Seconds of one pass: kernels, collectives between devices that share layers, and launches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pass {
     /// Kernels.
@@ -40,28 +37,37 @@ impl Pass {
     }
 }
 
-/// How hard the slower of host and device hides the other: they run beside each other, but each waits for
-/// the other now and then. Fitted with the rates of A100 on rows of one and two devices.
+/// Exponent of the norm that joins seconds of host and device, which run side by side but sometimes wait for each
+/// other. Fitted with the rates of A100 on rows of one and two devices.
 const SHARPNESS: f64 = 2.5;
 
-/// What one stage holds and takes for one micro-batch.
+/// Seconds of a forward and of a backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PassSeconds {
+    /// Of the forward pass.
+    pub forward: f64,
+    /// Of the backward pass.
+    pub backward: f64,
+}
+
+/// Costs of one stage, or of one layer, for one micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stage {
     /// Its place among all stages, counted from zero.
     pub at: u32,
     /// Stages like it, one after the other.
     pub count: u32,
-    /// Seconds of the forward and of the backward pass.
-    pub took: [f64; 2],
+    /// Seconds of its passes.
+    pub took: PassSeconds,
     /// The forward pass.
     pub forward: Pass,
-    /// The backward pass, what is computed again included.
+    /// The backward pass with recomputation.
     pub backward: Pass,
     /// Weights of the stage on this device.
     pub weights: f64,
-    /// Of these, in a mixed cut, those that sharers have alike, and whose gradients they add up.
+    /// Of these, in a mixed cut, weights that all sharers hold and whose gradients they sum.
     pub alike: f64,
-    /// Sharers of a mixed cut that load samples of their own, as its first layer shares them.
+    /// Sharers of a mixed cut that load samples of their own: the first layer divides the batch.
     pub loads: u32,
     /// Elements that are kept of a micro-batch.
     pub kept: f64,
@@ -76,20 +82,21 @@ pub struct Stage {
 impl Stage {
     /// Seconds of a micro-batch, forward and backward.
     pub fn seconds(&self) -> f64 {
-        self.took[0] + self.took[1]
+        self.took.forward + self.took.backward
     }
 
-    fn at(self, at: u32, count: u32) -> Stage {
-        let took = [self.forward.seconds(), self.backward.seconds()];
+    /// The stage at its place, with the seconds that its passes take.
+    pub fn at(self, at: u32, count: u32) -> Stage {
+        let took = PassSeconds { forward: self.forward.seconds(), backward: self.backward.seconds() };
         Stage { at, count, took, ..self }
     }
 
-    /// The backward pass does the forward pass again, collectives included.
+    /// Adds the forward pass to the backward pass: it is recomputed, collectives included.
     pub fn again(&mut self) {
         self.backward.add(self.forward, 1.0);
     }
 
-    /// Adds so many copies of a layer at its end.
+    /// Adds copies of a layer at its end.
     pub fn join(&mut self, layer: &Stage, copies: f64) {
         self.forward.add(layer.forward, copies);
         self.backward.add(layer.backward, copies);
@@ -103,78 +110,37 @@ impl Stage {
     }
 }
 
-/// What the costs of layers depend on.
+/// A question from which the costs of layers follow.
 pub struct Costs<'a> {
     /// The model.
     pub workload: &'a Workload,
     /// The machine.
     pub cluster: &'a Cluster,
-    /// The way.
-    pub strategy: &'a Strategy,
-    /// The rest.
+    /// How devices share the model.
+    pub strategy: &'a ClusterStrategy,
+    /// Batch, precision, optimizer and software.
     pub setting: &'a Setting,
 }
 
 impl Costs<'_> {
-    /// One copy of each layer; of a mixed cut [`mixed::layers`] knows more.
+    /// One copy of each layer, all cut alike.
     pub fn layers(&self) -> Vec<Stage> {
         let layers = &self.workload.layers;
         let (spatial, last) = (self.workload.spatial().count(), layers.len() - 1);
         (0..layers.len()).map(|i| self.layer(&layers[i], i < spatial, i + 1 == spatial, i == last)).collect()
     }
 
-    /// The stages of the pipeline, one if there is none; of equal ones in a row there is the first.
-    pub fn stages(&self) -> Vec<Stage> {
-        let each = match self.strategy.cut {
-            Cut::Mixed => mixed::layers(self, &mixed::choose(self)),
-            _ => self.layers(),
-        };
-        self.joined(&shares(&self.workload.layers, &each, self.strategy.stages as usize), &each)
-    }
-
-    /// Stages with these layers, whose costs are known.
-    pub fn joined(&self, shares: &[Share], each: &[Stage]) -> Vec<Stage> {
-        let join_all = |share: &Share| {
-            let mut stage = Stage::default();
-            share.layers.iter().for_each(|&(layer, copies)| stage.join(&each[layer], copies as f64));
-            stage
-        };
-        self.finished(shares, shares.iter().map(join_all).collect())
-    }
-
-    /// Stages in their places. The last has a copy of what it shares with the first.
-    pub fn finished(&self, shares: &[Share], stages: Vec<Stage>) -> Vec<Stage> {
-        let mut made: Vec<Stage> =
-            shares.iter().zip(stages).map(|(share, stage)| stage.at(share.at, share.count)).collect();
-        let ways = if matches!(self.strategy.cut, Cut::Whole | Cut::Spatial | Cut::Mixed) {
-            1
-        } else {
-            self.strategy.ways
-        };
-        if let Some(last) = made.last_mut().filter(|_| self.strategy.stages > 1) {
-            last.weights += self.workload.tied / ways as f64;
-        }
-        made
-    }
-
-    /// All layers on one stage.
-    pub fn whole(&self) -> Share {
-        let layers = self.workload.layers.iter().enumerate().map(|(i, layer)| (i, layer.count)).collect();
-        Share { at: 0, count: 1, layers }
-    }
-
-    /// One copy of a layer that may be cut in space, without what it exchanges with its neighbours, nor what
-    /// [`Stage::again`] adds.
-    pub fn layer_alone(&self, layer: &Layer, is_last: bool) -> Stage {
-        // As the last layer it passes nothing on, and computes nothing again.
+    /// One copy of a layer that may be cut in space, without exchanges with its neighbours and without recomputation.
+    pub fn layer_alone(&self, layer: &ModelLayer, is_last: bool) -> Stage {
+        // The last layer passes nothing on and recomputes nothing.
         let stage = self.layer(layer, true, false, true);
         let (kept, working) = self.elements(layer, true, is_last);
         Stage { kept, working, ..stage }
     }
 
     /// One copy of a layer.
-    fn layer(&self, layer: &Layer, in_space: bool, ends_space: bool, is_last: bool) -> Stage {
-        let Strategy { ways, cut, micro_batch, recompute, .. } = *self.strategy;
+    fn layer(&self, layer: &ModelLayer, in_space: bool, ends_space: bool, is_last: bool) -> Stage {
+        let ClusterStrategy { ways, cut, micro_batch, recompute, .. } = *self.strategy;
         let samples = micro_batch as f64;
         let shared = ways > 1;
         let mut forward = self.pass(layer.forward.iter(), in_space, samples);
@@ -195,7 +161,7 @@ impl Costs<'_> {
                 backward.collectives += each;
                 bytes += layer.reductions * 4.0 * (p - 1.0) / p * output;
                 if cut == Cut::Sequence {
-                    // What is kept is a part of the sequence; gradients of weights need all of it once more.
+                    // Devices keep a part of the sequence; gradients of weights need all of it.
                     let passed = (p - 1.0) / p * output;
                     let gather = self.staged(passed, all_gather(self.cluster, group, output));
                     backward.collectives += layer.reductions * gather;
@@ -246,14 +212,11 @@ impl Costs<'_> {
             }
             // The last layer's backward pass begins as its forward pass ends.
             Recompute::Full if !is_last => backward.add(forward, 1.0),
-            // What is planned is a mixture of the others, made of whole layers.
+            // `planned` mixes layers of the other three.
             Recompute::Nothing | Recompute::Full | Recompute::Planned => {}
         }
         let (kept, working) = self.elements(layer, in_space, is_last);
-        let weights = match cut {
-            Cut::Whole | Cut::Spatial | Cut::Mixed => layer.weights,
-            _ => layer.weights / p,
-        };
+        let weights = layer.weights / self.strategy.weight_parts();
         if self.accumulates() {
             let Accelerator { bandwidth, efficiency, .. } = &self.cluster.device;
             let moved = weights * self.setting.software.accumulate * element;
@@ -268,8 +231,7 @@ impl Costs<'_> {
         self.setting.software.accumulate > 0.0 && self.strategy.micro_batches(self.setting.batch) > 1
     }
 
-    /// Seconds of an exchange between layers that passes so many bytes on, where the software has it go
-    /// through host memory.
+    /// Seconds of an exchange of `bytes` between layers; some software sends it through host memory.
     pub fn staged(&self, bytes: f64, seconds: f64) -> f64 {
         match self.setting.software.staging {
             Some(rate) if bytes > 0.0 => seconds.max(self.setting.software.message + bytes / rate),
@@ -277,8 +239,8 @@ impl Costs<'_> {
         }
     }
 
-    fn pass<'a>(&self, works: impl Iterator<Item = &'a Work>, in_space: bool, samples: f64) -> Pass {
-        let Strategy { ways, cut, .. } = *self.strategy;
+    fn pass<'a>(&self, works: impl Iterator<Item = &'a KernelWork>, in_space: bool, samples: f64) -> Pass {
+        let ClusterStrategy { ways, cut, .. } = *self.strategy;
         let p = ways as f64;
         let software = &self.setting.software;
         let mut pass = Pass::default();
@@ -288,17 +250,17 @@ impl Costs<'_> {
                 Cut::Whole | Cut::Mixed => *work,
                 Cut::Spatial if in_space => work.cut_in_space(p),
                 Cut::Spatial => *work,
-                Cut::Filter => Work { divide: divided(work, Divide::Columns), ..*work }.cut(p, true),
-                Cut::Channel => Work { divide: divided(work, Divide::Depth), ..*work }.cut(p, true),
+                Cut::Filter => KernelWork { divide: divided(work, Divide::Columns), ..*work }.cut(p, true),
+                Cut::Channel => KernelWork { divide: divided(work, Divide::Depth), ..*work }.cut(p, true),
                 Cut::Tensor => work.cut(p, false),
                 Cut::Sequence => work.cut(p, true),
             };
             let mut seconds = mine.seconds(&self.cluster.device, self.setting.precision, samples);
             // A timed layer is one whose scaling is ideal by definition.
-            if mine.family == Family::Timed && ways > 1 && cut != Cut::Spatial {
+            if mine.family == KernelFamily::Timed && ways > 1 && cut != Cut::Spatial {
                 seconds = work.flops * samples / p;
             }
-            if mine.family == Family::Memory {
+            if mine.family == KernelFamily::Memory {
                 seconds *= software.passes;
             }
             pass.compute += seconds;
@@ -307,9 +269,9 @@ impl Costs<'_> {
         pass
     }
 
-    /// Elements of a layer that are kept for the backward pass of a micro-batch, and that are in use beside.
-    fn elements(&self, layer: &Layer, in_space: bool, is_last: bool) -> (f64, f64) {
-        let Strategy { ways, cut, micro_batch, recompute, .. } = *self.strategy;
+    /// Elements of a layer that are kept for the backward pass of a micro-batch, and those in use beside them.
+    fn elements(&self, layer: &ModelLayer, in_space: bool, is_last: bool) -> (f64, f64) {
+        let ClusterStrategy { ways, cut, micro_batch, recompute, .. } = *self.strategy;
         let p = ways as f64;
         let (divided, whole) = match cut {
             Cut::Spatial if in_space => (p, p),
@@ -338,9 +300,9 @@ impl Costs<'_> {
     }
 }
 
-fn divided(work: &Work, along: Divide) -> Divide {
+fn divided(work: &KernelWork, along: Divide) -> Divide {
     match work.family {
-        Family::Matrix | Family::Convolution => along,
+        KernelFamily::Matrix | KernelFamily::Convolution => along,
         _ => Divide::Batch,
     }
 }

@@ -1,9 +1,8 @@
 //! Ways to train on several devices, as one plain struct: replicas x devices that share layers x stages,
-//! and what is computed again, sharded or kept off the device.
+//! and what is recomputed, sharded or kept off the device.
 
 use crate::OracleError;
-use crate::workload::{Layer, Workload};
-use std::fmt;
+use crate::workload::{ModelLayer, Workload};
 
 /// How the devices of one replica and stage share its layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -33,17 +32,17 @@ pub enum Order {
     Gpipe,
     /// One forward, one backward, as soon as there is something to go back with.
     Alternating,
-    /// As `Alternating`, with so many pieces of the model on every stage.
+    /// As `Alternating`, with this many pieces of the model on every stage.
     Interleaved(u32),
 }
 
-/// What the backward pass computes again instead of keeping it.
+/// Activations that the backward pass recomputes instead of keeping them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {
     /// Nothing.
     Nothing,
-    /// What is large and cheap: the scores of attention.
+    /// Large and cheap ones: the scores of attention.
     Selective,
     /// Every layer from its input.
     Full,
@@ -54,21 +53,21 @@ pub enum Recompute {
 /// Where layers are between their turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Stream {
+pub enum LayerResidence {
     /// On the device that computes them.
     Resident,
     /// In host memory; pages come and go with every micro-batch that touches them, as virtual memory has it.
     Paged,
-    /// In host memory; so many packs of layers come to every replica in turn, each for all its micro-batches
+    /// In host memory; this many packs of layers come to every replica in turn, each for all its micro-batches
     /// (Harmony-DP).
     Replicas(u32),
-    /// In host memory; so many packs are dealt round the stages' devices, each for all micro-batches (Harmony-PP).
+    /// In host memory; this many packs go round the stages' devices, each for all micro-batches (Harmony-PP).
     Wrapped(u32),
 }
 
 /// A way to train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-pub struct Strategy {
+pub struct ClusterStrategy {
     /// Replicas that share a batch.
     pub data: u32,
     /// Devices that share layers.
@@ -83,18 +82,18 @@ pub struct Strategy {
     pub micro_batch: u32,
     /// Sharded data parallel: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too.
     pub shard: u8,
-    /// What is computed again.
+    /// Activations that are recomputed.
     pub recompute: Recompute,
     /// Optimizer states live in host memory.
     pub offload: bool,
     /// Where layers are between their turns.
-    pub stream: Stream,
+    pub stream: LayerResidence,
 }
 
-impl Strategy {
+impl ClusterStrategy {
     /// One device; the whole batch of `samples` at once.
-    pub fn serial(samples: u32) -> Strategy {
-        Strategy {
+    pub fn serial(samples: u32) -> ClusterStrategy {
+        ClusterStrategy {
             data: 1,
             ways: 1,
             cut: Cut::Whole,
@@ -104,7 +103,7 @@ impl Strategy {
             shard: 0,
             recompute: Recompute::Nothing,
             offload: false,
-            stream: Stream::Resident,
+            stream: LayerResidence::Resident,
         }
     }
 
@@ -118,32 +117,12 @@ impl Strategy {
         batch / self.data.max(1).saturating_mul(self.micro_batch.max(1))
     }
 
-    /// The family it is of: `serial`, `data`, `data+filter`, `tensor+pipeline`…
-    pub fn family(&self) -> String {
-        match self.stream {
-            Stream::Resident => {}
-            Stream::Paged => return "paged".into(),
-            Stream::Replicas(_) => return "harmony-dp".into(),
-            Stream::Wrapped(_) => return "harmony-pp".into(),
-        }
-        let mut parts = Vec::new();
-        if self.data > 1 {
-            parts.push("data");
-        }
+    /// Devices that each hold a part of every layer's weights.
+    pub fn weight_parts(&self) -> f64 {
         match self.cut {
-            _ if self.ways == 1 => {}
-            Cut::Whole => {}
-            Cut::Spatial => parts.push("spatial"),
-            Cut::Filter => parts.push("filter"),
-            Cut::Channel => parts.push("channel"),
-            Cut::Tensor => parts.push("tensor"),
-            Cut::Sequence => parts.push("sequence"),
-            Cut::Mixed => parts.push("cut"),
+            Cut::Whole | Cut::Spatial | Cut::Mixed => 1.0,
+            Cut::Filter | Cut::Channel | Cut::Tensor | Cut::Sequence => self.ways as f64,
         }
-        if self.stages > 1 {
-            parts.push("pipeline");
-        }
-        if parts.is_empty() { "serial".into() } else { parts.join("+") }
     }
 
     /// Whether the workload and the batch allow it; the error says what would be allowed.
@@ -162,23 +141,23 @@ impl Strategy {
                 micro_batch: self.micro_batch,
             });
         }
-        if let Stream::Replicas(packs) | Stream::Wrapped(packs) = self.stream
+        if let LayerResidence::Replicas(packs) | LayerResidence::Wrapped(packs) = self.stream
             && !(1..=workload.depth()).contains(&packs)
         {
             let most = workload.depth();
-            return Err(OracleError::Packs { asked: packs, most });
+            return Err(OracleError::Count { what: "packs", asked: packs, most });
         }
         let lone = match self.stream {
-            Stream::Resident => true,
-            Stream::Paged | Stream::Replicas(_) => self.ways == 1 && self.stages == 1,
-            Stream::Wrapped(_) => self.ways == 1 && self.data == 1,
+            LayerResidence::Resident => true,
+            LayerResidence::Paged | LayerResidence::Replicas(_) => self.ways == 1 && self.stages == 1,
+            LayerResidence::Wrapped(_) => self.ways == 1 && self.data == 1,
         };
         if !lone {
             return Err(OracleError::Mixture(self.family()));
         }
         let limit = self.limit(workload);
         if self.ways > limit {
-            let family = Strategy { data: 1, stages: 1, ..*self }.family();
+            let family = ClusterStrategy { data: 1, stages: 1, ..*self }.family();
             return Err(OracleError::Limit { family, asked: self.ways, most: limit });
         }
         if self.stages > workload.depth() {
@@ -208,7 +187,7 @@ impl Strategy {
             // As many as may share every layer in some way, or a sample for each.
             Cut::Mixed => {
                 let heads = workload.fewest_heads().unwrap_or(0) as f64;
-                let most = |layer: &Layer| {
+                let most = |layer: &ModelLayer| {
                     let space = layer.extents.first().copied().unwrap_or(0.0);
                     layer.filters.max(layer.channels).max(space).max(heads) as u32
                 };
@@ -220,41 +199,9 @@ impl Strategy {
     }
 }
 
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.family())?;
-        let mut extents = Vec::new();
-        if self.data > 1 && self.data < self.devices() {
-            extents.push(format!("d{}", self.data));
-        }
-        if self.ways > 1 && self.ways < self.devices() {
-            extents.push(format!("t{}", self.ways));
-        }
-        if self.stages > 1 && self.stages < self.devices() {
-            extents.push(format!("p{}", self.stages));
-        }
-        if !extents.is_empty() {
-            write!(f, " {}", extents.join("x"))?;
-        }
-        write!(f, " m{}", self.micro_batch)?;
-        if let Stream::Replicas(packs) | Stream::Wrapped(packs) = self.stream {
-            write!(f, " packs{packs}")?;
-        }
-        match self.order {
-            _ if self.stages == 1 || self.stream != Stream::Resident => {}
-            Order::Gpipe => write!(f, " gpipe")?,
-            Order::Alternating => write!(f, " 1f1b")?,
-            Order::Interleaved(pieces) => write!(f, " interleaved{pieces}")?,
-        }
-        if self.shard > 0 {
-            write!(f, " zero{}", self.shard)?;
-        }
-        match self.recompute {
-            Recompute::Nothing => {}
-            Recompute::Selective => write!(f, " selective")?,
-            Recompute::Full => write!(f, " recompute")?,
-            Recompute::Planned => write!(f, " planned")?,
-        }
-        if self.offload { write!(f, " offload") } else { Ok(()) }
-    }
+/// Powers of two that divide a replica's share of the batch, and all of it.
+pub(crate) fn micro_batches(share: u32, stages: u32) -> impl Iterator<Item = u32> {
+    let powers = (0..16).map(|power| 1u32 << power).take_while(move |&size| size < share && size <= 512);
+    let whole = (stages == 1 || share == 1).then_some(share);
+    powers.filter(move |size| share.is_multiple_of(*size)).chain(whole)
 }

@@ -2,15 +2,14 @@
 //! packs live in host memory, and packs of layers come to devices for their turn. `turns` says how long it takes.
 
 use crate::bottleneck::bottleneck;
-use crate::closed::{Estimate, Phases, Traffic, loading, put};
 use crate::collective::{all_reduce, send};
 use crate::deal::{Share, by_time};
+use crate::estimate::{Estimate, Memory, Phases, Traffic};
 use crate::interval::interval;
-use crate::memory::Memory;
-use crate::rank::micro_batches;
+use crate::resident::loading;
 use crate::stage::{Costs, Stage};
-use crate::strategy::{Strategy, Stream};
-use crate::turns::{Beside, Turn, makespan};
+use crate::strategy::{ClusterStrategy, LayerResidence, micro_batches};
+use crate::turns::{CountedParts, PackTurn, makespan};
 use crate::workload::Workload;
 
 /// A pack of layers: costs of one micro-batch, and bytes.
@@ -18,14 +17,16 @@ use crate::workload::Workload;
 struct Pack {
     /// Seconds of the forward pass.
     forward: f64,
-    /// Seconds of the backward pass from the pack's input, which computes the forward pass again.
+    /// Seconds of the backward pass from the pack's input, forward pass included.
     backward: f64,
     /// Bytes of weights, and of their gradients.
     weights: f64,
     /// Weights.
     trained: f64,
-    /// Bytes that come in and that go out.
-    ends: [f64; 2],
+    /// Bytes that come in.
+    input: f64,
+    /// Bytes that go out.
+    output: f64,
     /// Bytes that the backward pass needs of the layers inside.
     kept: f64,
     /// Bytes in use beside.
@@ -35,32 +36,32 @@ struct Pack {
 /// Times that a byte of weights passes between devices and host in a step, over all devices: in for the forward
 /// pass, in for the backward pass, and out as a gradient; on every replica, or once. Paged memory brings and drops
 /// weights, and gradients, for every micro-batch of every replica.
-pub fn weight_moves(strategy: &Strategy, batch: u32) -> f64 {
+pub fn weight_moves(strategy: &ClusterStrategy, batch: u32) -> f64 {
     let replicas = strategy.data as f64;
     match strategy.stream {
-        Stream::Resident => 0.0,
-        Stream::Paged => (4.0 * strategy.micro_batches(batch) as f64 + 2.0) * replicas,
-        Stream::Replicas(_) => 3.0 * replicas,
-        Stream::Wrapped(_) => 3.0,
+        LayerResidence::Resident => 0.0,
+        LayerResidence::Paged => (4.0 * strategy.micro_batches(batch) as f64 + 2.0) * replicas,
+        LayerResidence::Replicas(_) => 3.0 * replicas,
+        LayerResidence::Wrapped(_) => 3.0,
     }
 }
 
-/// Calls `f` with the ways to train from host memory that are worth a try on so many devices.
-pub fn each_stream(workload: &Workload, devices: u32, batch: u32, mut f: impl FnMut(Strategy)) {
+/// Calls `f` with strategies that train from host memory on `devices` devices.
+pub fn each_stream(workload: &Workload, devices: u32, batch: u32, mut f: impl FnMut(ClusterStrategy)) {
     let depth = workload.depth();
     if batch.is_multiple_of(devices) {
         for micro_batch in micro_batches(batch / devices, 1) {
-            let replicas = Strategy { data: devices, ..Strategy::serial(micro_batch) };
-            f(Strategy { stream: Stream::Paged, ..replicas });
+            let replicas = ClusterStrategy { data: devices, ..ClusterStrategy::serial(micro_batch) };
+            f(ClusterStrategy { stream: LayerResidence::Paged, ..replicas });
             pack_counts(depth, 1)
-                .for_each(|packs| f(Strategy { stream: Stream::Replicas(packs), ..replicas }));
+                .for_each(|packs| f(ClusterStrategy { stream: LayerResidence::Replicas(packs), ..replicas }));
         }
     }
     if devices > 1 && devices <= depth {
         for micro_batch in micro_batches(batch, 1) {
-            let wrapped = Strategy { stages: devices, ..Strategy::serial(micro_batch) };
+            let wrapped = ClusterStrategy { stages: devices, ..ClusterStrategy::serial(micro_batch) };
             pack_counts(depth, devices)
-                .for_each(|packs| f(Strategy { stream: Stream::Wrapped(packs), ..wrapped }));
+                .for_each(|packs| f(ClusterStrategy { stream: LayerResidence::Wrapped(packs), ..wrapped }));
         }
     }
 }
@@ -74,19 +75,19 @@ fn pack_counts(depth: u32, devices: u32) -> impl Iterator<Item = u32> {
         .chain([depth])
 }
 
-/// What a step from host memory takes, holds and moves. `each` is the costs of every layer, whole and kept.
+/// The estimate of a strategy that trains from host memory. `each` has the costs of every layer, whole and kept.
 pub(super) fn streamed(costs: &Costs, each: &[Stage]) -> Estimate {
     let Costs { workload, cluster, strategy, setting } = *costs;
     let devices = strategy.devices();
     let count = match strategy.stream {
-        Stream::Replicas(packs) | Stream::Wrapped(packs) => packs,
+        LayerResidence::Replicas(packs) | LayerResidence::Wrapped(packs) => packs,
         // Pages are dropped between layers.
-        Stream::Resident | Stream::Paged => workload.depth(),
+        LayerResidence::Resident | LayerResidence::Paged => workload.depth(),
     };
     let shares = by_time(&workload.layers, each, count as usize);
     let packs: Vec<Pack> = shares.iter().map(|share| pack(costs, share, each)).collect();
     let step = Step::new(costs, &packs);
-    let phases = if strategy.stream == Stream::Paged { step.paged() } else { step.phases() };
+    let phases = if strategy.stream == LayerResidence::Paged { step.paged() } else { step.phases() };
     let phases = Phases { load: loading(workload, cluster, strategy, setting, phases.total()), ..phases };
     let memory = step.memory(step.local);
     let here = devices.min(cluster.devices);
@@ -108,8 +109,7 @@ pub(super) fn streamed(costs: &Costs, each: &[Stage]) -> Estimate {
 }
 
 fn pack(costs: &Costs, share: &Share, each: &[Stage]) -> Pack {
-    let mut all = Stage::default();
-    share.layers.iter().for_each(|&(layer, copies)| all.join(&each[layer], copies as f64));
+    let all = share.joined(each);
     let element = costs.setting.precision.bytes();
     let lost = 1.0 + costs.setting.software.fragmentation;
     let forward = all.forward.seconds();
@@ -119,7 +119,8 @@ fn pack(costs: &Costs, share: &Share, each: &[Stage]) -> Pack {
         backward: forward + all.backward.seconds(),
         weights: all.weights * element,
         trained: all.weights,
-        ends: [first * costs.strategy.micro_batch as f64 * element, all.output * element],
+        input: first * costs.strategy.micro_batch as f64 * element,
+        output: all.output * element,
         kept: all.kept * element * lost,
         working: all.working * element * lost,
     }
@@ -133,7 +134,7 @@ struct Step<'a> {
     micro_batches: f64,
     /// Devices that packs go round: one, if every replica has all of them.
     round: usize,
-    /// What all micro-batches hand from a pack to the next stays on the device, as there is room.
+    /// Whether values between packs of all micro-batches stay on the device, as there is room.
     local: bool,
 }
 
@@ -148,11 +149,11 @@ impl<'a> Step<'a> {
 
     /// Bytes of all micro-batches that come into a pack from the one before.
     fn handed(&self, pack: usize) -> f64 {
-        if pack == 0 { 0.0 } else { self.packs[pack].ends[0] * self.micro_batches }
+        if pack == 0 { 0.0 } else { self.packs[pack].input * self.micro_batches }
     }
 
     /// Forward turns, then backward turns from the last pack on.
-    fn turns(&self) -> Vec<Turn> {
+    fn turns(&self) -> Vec<PackTurn> {
         let Costs { cluster, strategy, setting, .. } = *self.costs;
         let rate = cluster.from_host(strategy.devices());
         let replicas = cluster.group(strategy.data, 1, strategy.devices());
@@ -163,23 +164,23 @@ impl<'a> Step<'a> {
             if self.round > 1 { send(cluster, pair, bytes) + setting.software.message } else { 0.0 }
         };
         let streamed = if self.local || self.round > 1 { 0.0 } else { 1.0 };
-        let forward = self.packs.iter().enumerate().map(|(k, pack)| Turn {
+        let forward = self.packs.iter().enumerate().map(|(k, pack)| PackTurn {
             compute: pack.forward * self.micro_batches,
             // Inputs are kept in host memory; where packs hand them on there, they come in again.
             fetch: (pack.weights + streamed * self.handed(k)) / rate,
             store: self.handed(k) / rate,
-            passed: if k == 0 { 0.0 } else { passed(pack.ends[0]) },
-            ..Turn::default()
+            passed: if k == 0 { 0.0 } else { passed(pack.input) },
+            ..PackTurn::default()
         });
         let backward = self.packs.iter().enumerate().rev().map(|(k, pack)| {
             let gradients = if k + 1 < self.packs.len() { self.handed(k + 1) } else { 0.0 };
-            Turn {
+            PackTurn {
                 compute: pack.backward * self.micro_batches,
                 fetch: (pack.weights + self.handed(k) + streamed * gradients) / rate,
                 store: (pack.weights + streamed * self.handed(k)) / rate,
-                passed: if k + 1 == self.packs.len() { 0.0 } else { passed(pack.ends[1]) },
+                passed: if k + 1 == self.packs.len() { 0.0 } else { passed(pack.output) },
                 exchange: all_reduce(cluster, replicas, pack.weights),
-                update: pack.trained * setting.update_bytes() / crate::closed::HOST_MEMORY / hosts,
+                update: pack.trained * setting.update_bytes() / crate::resident::HOST_MEMORY / hosts,
             }
         });
         forward.chain(backward).collect()
@@ -188,9 +189,9 @@ impl<'a> Step<'a> {
     /// Where the seconds go: each phase is what it adds to a step that knows those before it.
     fn phases(&self) -> Phases {
         let turns = self.turns();
-        let seconds = |beside: Beside| makespan(&turns, self.micro_batches, self.round, beside);
+        let seconds = |beside: CountedParts| makespan(&turns, self.micro_batches, self.round, beside);
         let overlap = self.costs.setting.software.overlap > 0.0;
-        let mut beside = Beside { overlap, ..Beside::default() };
+        let mut beside = CountedParts { overlap, ..CountedParts::default() };
         let computing = seconds(beside);
         // The device that computes most; turns go on round the devices.
         let half = self.packs.len();
@@ -249,34 +250,34 @@ impl<'a> Step<'a> {
         let weights: f64 = self.packs.iter().map(|pack| pack.weights).sum();
         let mut traffic = Traffic { host: moves * weights, ..Traffic::default() };
         match strategy.stream {
-            Stream::Paged => {
-                // What every micro-batch keeps goes out and comes back; so do states.
+            LayerResidence::Paged => {
+                // Kept values of every micro-batch go out and come back; so do states.
                 let kept: f64 = self.packs.iter().map(|pack| pack.kept).sum();
                 let states = workload.weights() * setting.optimizer_bytes();
                 traffic.host += 2.0 * (kept * self.micro_batches + states);
             }
             _ if self.round > 1 => {
                 traffic.host += 2.0 * handed / devices;
-                put(&mut traffic, cluster.group(2, 1, strategy.devices()), 2.0 * handed / devices);
+                traffic.add(cluster.group(2, 1, strategy.devices()), 2.0 * handed / devices);
             }
             // Stored in the forward pass, fetched in the backward pass; and, where there is no room, fetched in the
             // forward pass, and stored and fetched as gradients.
             _ => traffic.host += if self.local { 2.0 } else { 5.0 } * handed,
         }
         let replicas = cluster.group(strategy.data, 1, strategy.devices());
-        put(&mut traffic, replicas, 2.0 * (devices - 1.0) / devices * weights);
+        traffic.add(replicas, 2.0 * (devices - 1.0) / devices * weights);
         traffic
     }
 
-    /// The pack in use and the one on its way, with their gradients; what all micro-batches hand on, if it is
-    /// `local`; and one micro-batch's layers inside a pack.
+    /// The pack in use and the one on its way, with their gradients; values between packs, if they are `local`; and
+    /// one micro-batch's layers inside a pack.
     fn memory(&self, local: bool) -> Memory {
         let Costs { cluster, strategy, setting, workload, .. } = *self.costs;
         let most = |of: &dyn Fn(usize) -> f64| (0..self.packs.len()).map(of).fold(0.0, f64::max);
         let ahead = |k: usize| self.packs.get(k + self.round).map_or(0.0, |next| next.weights);
-        let paged = strategy.stream == Stream::Paged;
+        let paged = strategy.stream == LayerResidence::Paged;
         let flying = most(&|k| self.packs[k].weights + if paged { 0.0 } else { ahead(k) });
-        // Of a rotation, a device has what its neighbour made while it was busy with other packs.
+        // In a rotation, a neighbour's results wait while a device is busy with other packs.
         let waiting = match (paged, self.round) {
             (true, _) => 0.0,
             (_, 1) => self.micro_batches,
@@ -284,7 +285,7 @@ impl<'a> Step<'a> {
         };
         let waiting = if local { waiting } else { waiting.min(2.0) };
         let ends = |k: usize| {
-            let [input, output] = self.packs[k].ends;
+            let Pack { input, output, .. } = self.packs[k];
             waiting * input.max(output) + 2.0 * input
         };
         let software = &setting.software;
@@ -295,8 +296,8 @@ impl<'a> Step<'a> {
         let handed: f64 = (0..self.packs.len()).map(|k| self.handed(k)).sum();
         let host = match strategy.stream {
             // Every process has its own.
-            Stream::Paged => states + self.packs.iter().map(|pack| pack.kept).sum::<f64>(),
-            Stream::Wrapped(_) => (states + handed) / nodes / here,
+            LayerResidence::Paged => states + self.packs.iter().map(|pack| pack.kept).sum::<f64>(),
+            LayerResidence::Wrapped(_) => (states + handed) / nodes / here,
             _ => states / here + handed,
         };
         Memory {

@@ -1,9 +1,9 @@
 //! Turns of packs on devices: while one is computed, the next is fetched and the one before is stored. The end of
 //! the last turn follows from a sum of maxima, one for every turn.
 
-/// What one pack asks for in one pass, in seconds, for all micro-batches.
+/// Seconds of one pack in one pass, for all micro-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Turn {
+pub struct PackTurn {
     /// Kernels.
     pub compute: f64,
     /// From host memory, before it begins.
@@ -18,9 +18,9 @@ pub struct Turn {
     pub update: f64,
 }
 
-/// What counts beside computing.
+/// The parts of a turn that count beside computing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beside {
+pub struct CountedParts {
     /// Messages between devices.
     pub messages: bool,
     /// Exchanges between replicas.
@@ -35,7 +35,7 @@ pub struct Beside {
 
 /// Seconds until the last turn is done, updates included. Turns go round `devices`, which fetch one turn ahead and
 /// store one behind; each takes `micro_batches` as they come from the turn before, on the device before.
-pub fn makespan(turns: &[Turn], micro_batches: f64, devices: usize, beside: Beside) -> f64 {
+pub fn makespan(turns: &[PackTurn], micro_batches: f64, devices: usize, beside: CountedParts) -> f64 {
     let counted = |on: bool, seconds: f64| if on { seconds } else { 0.0 };
     let (mut starts, mut ends): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
     let (mut fetched, mut stored) = (vec![0.0f64; devices], vec![0.0f64; devices]);
@@ -77,13 +77,14 @@ pub fn makespan(turns: &[Turn], micro_batches: f64, devices: usize, beside: Besi
 mod tests {
     use super::*;
 
-    const ALL: Beside = Beside { messages: true, exchange: true, overlap: true, swap: true, update: true };
+    const ALL: CountedParts =
+        CountedParts { messages: true, exchange: true, overlap: true, swap: true, update: true };
 
     #[test]
     fn steps_by_hand() {
-        let turn = |compute, fetch, store| Turn { compute, fetch, store, ..Turn::default() };
-        let updated = |turn: Turn| Turn { update: 0.5, ..turn };
-        let exchanged = |turn: Turn| Turn { exchange: 2.0, ..turn };
+        let turn = |compute, fetch, store| PackTurn { compute, fetch, store, ..PackTurn::default() };
+        let updated = |turn: PackTurn| PackTurn { update: 0.5, ..turn };
+        let exchanged = |turn: PackTurn| PackTurn { exchange: 2.0, ..turn };
         let plain = turn(4.0, 2.0, 1.0);
         let table = [
             // The first fetch, four turns, the last store.
@@ -92,11 +93,17 @@ mod tests {
             ("fetches bound", vec![turn(4.0, 6.0, 1.0); 4], 1, ALL, 24.0 + 4.0 + 1.0),
             // Stores bound: one begins with the end of the first turn, all follow it.
             ("stores bound", vec![turn(4.0, 2.0, 6.0); 4], 1, ALL, 2.0 + 4.0 + 24.0),
-            ("kernels alone", vec![plain; 4], 1, Beside::default(), 16.0),
+            ("kernels alone", vec![plain; 4], 1, CountedParts::default(), 16.0),
             ("an update at the end", vec![updated(plain); 4], 1, ALL, 19.0 + 0.5),
             // The last exchange comes before the last store.
             ("exchanges hide", vec![exchanged(plain); 4], 1, ALL, 19.0 + 2.0),
-            ("exchanges wait", vec![exchanged(plain); 4], 1, Beside { overlap: false, ..ALL }, 19.0 + 8.0),
+            (
+                "exchanges wait",
+                vec![exchanged(plain); 4],
+                1,
+                CountedParts { overlap: false, ..ALL },
+                19.0 + 8.0,
+            ),
             // Of four micro-batches the second device has the first a quarter of a turn later.
             ("two devices", vec![turn(4.0, 0.0, 0.0); 4], 2, ALL, 8.0 + 1.0),
             // Of two micro-batches on four devices each waits for the one before.
@@ -117,10 +124,10 @@ mod tests {
         };
         for _ in 0..300 {
             let devices = 1 + (next() * 4.0) as usize;
-            let mut turns: Vec<Turn> = Vec::new();
+            let mut turns: Vec<PackTurn> = Vec::new();
             for _ in 0..2 + (next() * 12.0) as usize {
                 let [compute, fetch, store, passed] = [next(), next(), next(), 0.05 * next()];
-                turns.push(Turn {
+                turns.push(PackTurn {
                     compute,
                     fetch,
                     store,
@@ -132,7 +139,7 @@ mod tests {
             let whole = makespan(&turns, 8.0, devices, ALL);
             for device in 0..devices {
                 let mine = || turns.iter().skip(device).step_by(devices);
-                for of in [|t: &Turn| t.compute, |t: &Turn| t.fetch, |t: &Turn| t.store] {
+                for of in [|t: &PackTurn| t.compute, |t: &PackTurn| t.fetch, |t: &PackTurn| t.store] {
                     assert!(whole + 1e-9 >= mine().map(of).sum::<f64>(), "{turns:?}");
                 }
             }

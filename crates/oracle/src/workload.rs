@@ -1,8 +1,8 @@
-//! What a strategy needs to know of a model: a list of layers with their work, weights and activations.
+//! A model as the oracle sees it: a list of layers with their kernels, weights and activations.
 //! Elements are counted, not bytes, so that one workload serves every precision.
 
 use crate::OracleError;
-use crate::kernel::{Family, Work};
+use crate::kernel::{KernelFamily, KernelWork};
 
 /// Layers in the order data passes through them.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -10,7 +10,7 @@ pub struct Workload {
     /// As users name it.
     pub name: String,
     /// The layers.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<ModelLayer>,
     /// Elements of one sample as it is loaded.
     pub sample: f64,
     /// Weights that the first and the last layer share: both hold them, and add up their gradients.
@@ -18,16 +18,16 @@ pub struct Workload {
 }
 
 /// One layer, or several equal ones in a row.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Layer {
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct ModelLayer {
     /// As the model names it.
     pub name: String,
     /// Equal copies, one after the other.
     pub count: u32,
     /// Operators of the forward pass.
-    pub forward: Vec<Work>,
+    pub forward: Vec<KernelWork>,
     /// Operators of the backward pass.
-    pub backward: Vec<Work>,
+    pub backward: Vec<KernelWork>,
     /// Trained numbers.
     pub weights: f64,
     /// Elements of a sample that come in.
@@ -60,35 +60,15 @@ pub struct Layer {
     pub statistics: f64,
 }
 
-impl Layer {
+impl ModelLayer {
     /// A layer of which nothing is known but what it computes.
-    pub fn new(name: impl Into<String>, forward: Vec<Work>, backward: Vec<Work>) -> Layer {
-        Layer {
-            name: name.into(),
-            count: 1,
-            forward,
-            backward,
-            weights: 0.0,
-            input: 0.0,
-            output: 0.0,
-            kept: 0.0,
-            kept_whole: 0.0,
-            selective: 0.0,
-            working: 0.0,
-            reductions: 0.0,
-            extents: Vec::new(),
-            input_extents: Vec::new(),
-            halo: 0.0,
-            channels: 0.0,
-            filters: 0.0,
-            heads: 0.0,
-            statistics: 0.0,
-        }
+    pub fn new(name: impl Into<String>, forward: Vec<KernelWork>, backward: Vec<KernelWork>) -> ModelLayer {
+        ModelLayer { name: name.into(), count: 1, forward, backward, ..ModelLayer::default() }
     }
 
     /// Floating-point operations of the forward pass of one sample.
     pub fn flops(&self) -> f64 {
-        self.forward.iter().filter(|w| w.family != Family::Timed).map(|w| w.flops).sum::<f64>()
+        self.forward.iter().filter(|w| w.family != KernelFamily::Timed).map(|w| w.flops).sum::<f64>()
             * self.count as f64
     }
 }
@@ -106,7 +86,7 @@ impl Workload {
 
     /// Floating-point operations of the forward pass of one sample.
     pub fn flops(&self) -> f64 {
-        self.layers.iter().map(Layer::flops).sum()
+        self.layers.iter().map(ModelLayer::flops).sum()
     }
 
     /// The most devices that may share the filters of every layer that has them.
@@ -130,13 +110,53 @@ impl Workload {
     }
 
     /// The layers that can be cut in space: from the first to the last before extents end.
-    pub fn spatial(&self) -> impl Iterator<Item = &Layer> {
+    pub fn spatial(&self) -> impl Iterator<Item = &ModelLayer> {
         self.layers.iter().take_while(|layer| layer.extents.first().is_some_and(|&e| e > 1.0))
+    }
+
+    /// The same with each run of equal blocks that attend as one layer of as many copies: hundreds of layers take as
+    /// long to ask about as a few. Such a model is shared by its heads, no longer by filters or channels.
+    pub fn folded(mut self) -> Workload {
+        // By layer, the first that is equal to it but for its name and backward pass, which differs at the ends.
+        let mut like: Vec<usize> = Vec::new();
+        for (i, layer) in self.layers.iter().enumerate() {
+            let same = |j: &usize| {
+                let (name, backward) = (layer.name.clone(), layer.backward.clone());
+                ModelLayer { name, backward, ..self.layers[*j].clone() } == *layer
+            };
+            let first = (0..i).filter(|j| like[*j] == *j).find(same);
+            like.push(first.unwrap_or(i));
+        }
+        let mut made = Vec::new();
+        let mut at = 0;
+        while at < like.len() {
+            let copies = |period: usize| {
+                let block = &like[at..at + period];
+                like[at..].chunks_exact(period).take_while(|other| *other == block).count()
+            };
+            let attends = |period: usize| self.layers[at..at + period].iter().any(|layer| layer.heads > 0.0);
+            let most = (like.len() - at) / 2;
+            match (1..=most).find(|period| attends(*period) && copies(*period) > 1) {
+                Some(period) => {
+                    made.push(block(&self.layers[at..at + period], copies(period) as u32));
+                    at += period * copies(period);
+                }
+                None => {
+                    made.push(self.layers[at].clone());
+                    at += 1;
+                }
+            }
+        }
+        if made.len() < self.layers.len() {
+            made.iter_mut().for_each(|layer| (layer.filters, layer.channels) = (0.0, 0.0));
+        }
+        self.layers = made;
+        self
     }
 
     /// Refuses a workload without layers or with figures that are no numbers.
     pub fn check(&self) -> Result<(), OracleError> {
-        let sane = |layer: &Layer| {
+        let sane = |layer: &ModelLayer| {
             let figures = [layer.weights, layer.input, layer.output, layer.kept, layer.flops()];
             layer.count > 0 && figures.iter().all(|x| x.is_finite() && *x >= 0.0)
         };
@@ -147,6 +167,26 @@ impl Workload {
             }
             None => Ok(()),
         }
+    }
+}
+
+/// Layers joined to one, which has `count` copies.
+fn block(layers: &[ModelLayer], count: u32) -> ModelLayer {
+    let sum = |of: fn(&ModelLayer) -> f64| layers.iter().map(of).sum::<f64>();
+    let most = |of: fn(&ModelLayer) -> f64| layers.iter().map(of).fold(0.0, f64::max);
+    let all = |of: fn(&ModelLayer) -> &Vec<KernelWork>| layers.iter().flat_map(of).copied().collect();
+    ModelLayer {
+        count,
+        weights: sum(|layer| layer.weights),
+        input: layers.first().map_or(0.0, |layer| layer.input),
+        output: layers.last().map_or(0.0, |layer| layer.output),
+        kept: sum(|layer| layer.kept),
+        kept_whole: sum(|layer| layer.kept_whole),
+        selective: sum(|layer| layer.selective),
+        working: most(|layer| layer.working),
+        reductions: sum(|layer| layer.reductions),
+        heads: most(|layer| layer.heads),
+        ..ModelLayer::new(layers[0].name.clone(), all(|layer| &layer.forward), all(|layer| &layer.backward))
     }
 }
 

@@ -7,13 +7,14 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
-use gulliver_oracle::from_graph::from_graph;
+use gulliver_oracle::estimate::Estimate;
+use gulliver_oracle::from_graph::{KernelStyle, from_graph};
 use gulliver_oracle::hardware::{Accelerator, Precision};
-use gulliver_oracle::network::Link;
+use gulliver_oracle::network::ClusterLink;
+use gulliver_oracle::oracle::estimate;
 use gulliver_oracle::setting::{Setting, Software};
-use gulliver_oracle::strategy::{Cut, Order, Strategy};
+use gulliver_oracle::strategy::{ClusterStrategy, Cut, Order};
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::devices::cut::{CutDevice, CutMachine, CutRule, partition, rule_cut};
 use gulliver_plan::devices::pipeline::{Placement, Style, pipeline, spread, turns};
@@ -155,19 +156,19 @@ fn simulated(devices: &[Planned], topology: &Topology) -> (JointTiming, Vec<u64>
 
 /// What closed forms say of the same.
 fn answered(job: &Job, name: &str, devices: u32, rate: f64) -> Estimate {
-    let workload = from_graph(job.name, &job.graph, &job.sizes).unwrap();
-    let link = Link::plain(0.0, 1.0 / rate);
+    let workload = from_graph(job.name, &job.graph, &job.sizes, KernelStyle::Nodes).unwrap();
+    let link = ClusterLink::plain(0.0, 1.0 / rate);
     let cluster = Cluster::of(Accelerator::cpu(RATES, 1e12), (1, devices), link.clone(), link);
-    let serial = Strategy::serial(BATCH as u32);
+    let serial = ClusterStrategy::serial(BATCH as u32);
     let micro_batch = BATCH as u32 / PARTIALS;
     let strategy = match name {
         "serial" => serial,
-        "data" => Strategy { data: devices, micro_batch: BATCH as u32 / devices, ..serial },
-        "filter" => Strategy { ways: devices, cut: Cut::Filter, ..serial },
-        "channel" => Strategy { ways: devices, cut: Cut::Channel, ..serial },
-        "spatial" => Strategy { ways: devices, cut: Cut::Spatial, ..serial },
-        "gpipe" => Strategy { stages: devices, order: Order::Gpipe, micro_batch, ..serial },
-        _ => Strategy { stages: devices, order: Order::Alternating, micro_batch, ..serial },
+        "data" => ClusterStrategy { data: devices, micro_batch: BATCH as u32 / devices, ..serial },
+        "filter" => ClusterStrategy { ways: devices, cut: Cut::Filter, ..serial },
+        "channel" => ClusterStrategy { ways: devices, cut: Cut::Channel, ..serial },
+        "spatial" => ClusterStrategy { ways: devices, cut: Cut::Spatial, ..serial },
+        "gpipe" => ClusterStrategy { stages: devices, order: Order::Gpipe, micro_batch, ..serial },
+        _ => ClusterStrategy { stages: devices, order: Order::Alternating, micro_batch, ..serial },
     };
     let setting = Setting {
         precision: Precision::F32,

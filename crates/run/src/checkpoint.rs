@@ -11,7 +11,7 @@ pub use file::{CheckpointFile, TakePiece};
 use crate::device::RunError;
 use crate::device::cpu::disk::CHUNK;
 use crate::files::atomic::write_atomic;
-use crate::host::HostTensor;
+use crate::host::{HostTensor, swap_if_big_endian};
 use gulliver_graph::dtype::DType;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -263,13 +263,6 @@ fn pieces(
         sink(piece).map_err(Stopped::Write)?;
     }
     Ok(())
-}
-
-/// Converts between little-endian bytes and memory order.
-fn swap_if_big_endian(dtype: DType, bytes: &mut [u8]) {
-    if cfg!(target_endian = "big") {
-        bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
-    }
 }
 
 fn reader(all: &[&HostTensor]) -> impl FnMut(usize, u64, &mut [u8]) -> Result<(), RunError> {

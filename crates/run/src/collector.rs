@@ -1,5 +1,5 @@
-//! What plans said against what happened, size by size: peaks of tiers, bytes over links, seconds. Bytes
-//! that differ are an alarm. Measures only what it is told of, and decides nothing.
+//! Planned and measured amounts by input size: peaks of tiers, bytes over links, seconds. Bytes that differ raise an
+//! alarm. Decides nothing.
 
 use gulliver_graph::dim::Bindings;
 use gulliver_plan::document::job::Purpose;
@@ -9,26 +9,26 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-/// What runs come to, planned or measured.
+/// Planned or measured amounts of runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Amounts {
     /// Most bytes of each tier in use at once.
     pub peaks: [u64; TIERS.len()],
     /// Bytes over the links.
     pub moved: Ledger,
-    /// Seconds; planned ones are zero without a budget, as nobody asked.
+    /// Seconds; planned seconds are zero without a budget.
     pub seconds: f64,
 }
 
 impl Amounts {
-    /// Adds another run: bytes moved and seconds are summed, of peaks the higher one counts.
+    /// Adds another run: sums bytes moved and seconds, and keeps the higher peaks.
     pub fn add(&mut self, other: &Amounts) {
         self.peaks.iter_mut().zip(other.peaks).for_each(|(peak, one)| *peak = (*peak).max(one));
         self.moved += other.moved;
         self.seconds += other.seconds;
     }
 
-    /// Every number of bytes with what it is of.
+    /// All numbers of bytes with their names.
     pub fn bytes(&self) -> [(&'static str, u64); 8] {
         let [device, host, disk] = self.peaks;
         [
@@ -51,13 +51,13 @@ pub struct Record {
     pub purpose: Purpose,
     /// The sizes of the whole batch.
     pub sizes: Bindings,
-    /// How many runs.
+    /// Number of runs.
     pub runs: u64,
-    /// What their plans said.
+    /// Amounts of their plans.
     pub planned: Amounts,
-    /// What was measured.
+    /// Measured amounts.
     pub measured: Amounts,
-    /// Seconds of the first of them, purpose may have touched memory for the first time.
+    /// Seconds of the first run, which may have touched memory for the first time.
     pub first: f64,
     alarmed: bool,
 }
@@ -70,14 +70,14 @@ impl Record {
     }
 }
 
-/// Bytes that are not as planned: the first such run with inputs of one size.
+/// The first run with inputs of one size whose bytes differ from the plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alarm {
     /// Training or evaluation.
     pub purpose: Purpose,
     /// The sizes, in words.
     pub size: String,
-    /// What differs: bytes planned and measured.
+    /// Names of the bytes that differ, with planned and measured numbers.
     pub differences: Vec<(&'static str, u64, u64)>,
 }
 
@@ -96,7 +96,7 @@ impl fmt::Display for Alarm {
     }
 }
 
-/// What plans said against what happened, by input size.
+/// Planned and measured amounts by input size.
 #[derive(Debug, Default)]
 pub struct Collector {
     records: Vec<Record>,
@@ -104,30 +104,22 @@ pub struct Collector {
     alarms: Vec<Alarm>,
     alarmed: u64,
     runs: u64,
-    /// Room for the times of instructions, used again and again.
+    /// A buffer for the times of instructions, which is reused.
     times: Vec<Duration>,
 }
 
 impl Collector {
-    /// The number of the record for inputs of these sizes, a new one if there is none.
+    /// The number of the record for inputs of these sizes; makes one if there is none.
     pub fn record(&mut self, purpose: Purpose, sizes: &Bindings) -> usize {
         *self.by_size.entry((purpose, sizes.clone())).or_insert_with(|| {
-            let sizes = sizes.clone();
-            let (planned, measured) = (Amounts::default(), Amounts::default());
-            self.records.push(Record {
-                purpose,
-                sizes,
-                runs: 0,
-                planned,
-                measured,
-                first: 0.0,
-                alarmed: false,
-            });
+            let (planned, measured) = Default::default();
+            let (sizes, runs, first, alarmed) = (sizes.clone(), 0, 0.0, false);
+            self.records.push(Record { purpose, sizes, runs, planned, measured, first, alarmed });
             self.records.len() - 1
         })
     }
 
-    /// Notes a completed run. If bytes are not as planned, there will be an alarm: one for each size.
+    /// Records a completed run. Raises an alarm if bytes differ from the plan, at most one for each size.
     pub fn ran(&mut self, record: usize, planned: &Amounts, measured: &Amounts) {
         self.runs += 1;
         let record = &mut self.records[record];
@@ -149,27 +141,27 @@ impl Collector {
         self.alarmed += 1;
     }
 
-    /// Completed runs in all.
+    /// Number of completed runs.
     pub fn runs(&self) -> u64 {
         self.runs
     }
 
-    /// What was collected, in the order in purpose sizes were first met.
+    /// All records, in the order in which their sizes first occurred.
     pub fn records(&self) -> &[Record] {
         &self.records
     }
 
-    /// Alarms that nobody has taken yet.
+    /// Takes the alarms since the last call.
     pub fn take_alarms(&mut self) -> Vec<Alarm> {
         std::mem::take(&mut self.alarms)
     }
 
-    /// How many alarms there were in all.
+    /// Number of alarms so far.
     pub fn alarmed(&self) -> u64 {
         self.alarmed
     }
 
-    /// Room for the times of so many instructions, all zero; to be given back.
+    /// A buffer of zeros for the times of this many instructions, to be given back.
     pub(crate) fn lend_times(&mut self, instructions: usize) -> Vec<Duration> {
         let mut times = std::mem::take(&mut self.times);
         times.clear();
@@ -182,7 +174,7 @@ impl Collector {
     }
 }
 
-/// Number of runs, what was planned and what was measured, of these together.
+/// Totals of records: runs, planned amounts and measured amounts.
 pub fn total<'a>(records: impl IntoIterator<Item = &'a Record>) -> (u64, Amounts, Amounts) {
     let mut total = (0, Amounts::default(), Amounts::default());
     for record in records {

@@ -70,27 +70,14 @@ impl HostTensor {
 
     /// From little-endian bytes; `None` if the length does not match.
     pub fn from_le_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<HostTensor> {
-        macro_rules! read {
-            ($t:ty) => {
-                bytes
-                    .chunks_exact(size_of::<$t>())
-                    .map(|c| <$t>::from_le_bytes(c.try_into().unwrap()))
-                    .collect()
-            };
-        }
-        if !bytes.len().is_multiple_of(dtype.size()) {
+        let size = shape.iter().try_fold(dtype.size(), |a, &b| a.checked_mul(b))?;
+        if bytes.len() != size {
             return None;
         }
-        let data = match dtype {
-            DType::F32 => HostData::F32(read!(f32)),
-            DType::F16 => HostData::F16(read!(u16)),
-            DType::BF16 => HostData::BF16(read!(u16)),
-            DType::I64 => HostData::I64(read!(i64)),
-            DType::I32 => HostData::I32(read!(i32)),
-            DType::U8 => HostData::U8(bytes.to_vec()),
-            DType::Bool => HostData::Bool(bytes.to_vec()),
-        };
-        HostTensor::new(shape, data)
+        let mut tensor = HostTensor::zeros(dtype, shape);
+        tensor.as_bytes_mut().copy_from_slice(bytes);
+        swap_if_big_endian(dtype, tensor.as_bytes_mut());
+        Some(tensor)
     }
 
     /// Little-endian bytes, the form checkpoints and fingerprints use.
@@ -161,6 +148,13 @@ impl HostTensor {
             HostData::I64(v) => Some(v),
             _ => None,
         }
+    }
+}
+
+/// Converts between little-endian bytes and memory order.
+pub(crate) fn swap_if_big_endian(dtype: DType, bytes: &mut [u8]) {
+    if cfg!(target_endian = "big") {
+        bytes.chunks_exact_mut(dtype.size()).for_each(<[u8]>::reverse);
     }
 }
 

@@ -62,8 +62,8 @@ impl Session {
         Session::start(job, devices, peers, &[seed], false)
     }
 
-    /// A session of an array on one device, whose graphs have an [array axis](gulliver_graph::array): one member for
-    /// each seed.
+    /// A session of an array on one device: the values of its graphs have a first dimension of members, one for each
+    /// seed.
     pub fn array(job: JobPlan, device: Box<dyn Device>, seeds: &[u64]) -> Result<Session, SessionError> {
         Session::start(job, vec![device], Arc::new(LocalGroup::new(1, false)), seeds, true)
     }
@@ -88,7 +88,7 @@ impl Session {
             RankSession::new(plan, device, peers, seeds, array)
         };
         let ranks = job.devices.into_iter().zip(devices).map(rank).collect::<Result<Vec<_>, _>>()?;
-        // A machine that starts no threads for them says so now, not in the first step.
+        // If the machine starts no threads for them, that is an error now and not in the first step.
         let crew = (ranks.len() > 1).then(|| Team::started(ranks.len()).map_err(RunError::from));
         Ok(Session { train: job.train, evaluate: job.evaluate, ranks, crew: crew.transpose()? })
     }
@@ -102,7 +102,7 @@ impl Session {
         &self.ranks
     }
 
-    /// How many jobs are trained together: one, unless this is an array.
+    /// Number of jobs that are trained together: one, unless this is an array.
     pub fn members(&self) -> usize {
         self.ranks[0].members()
     }
@@ -127,42 +127,42 @@ impl Session {
         ledger
     }
 
-    /// What the plans of the first device said against what was measured.
+    /// Planned and measured amounts of the first device.
     pub fn collector(&self) -> &Collector {
         self.ranks[0].collector()
     }
 
-    /// Alarms that nobody has taken yet: bytes that were not as planned.
+    /// Takes the alarms since the last call: bytes that differed from the plan.
     pub fn take_alarms(&mut self) -> Vec<Alarm> {
         self.ranks.iter_mut().flat_map(RankSession::take_alarms).collect()
     }
 
-    /// How often the first device had a program for the sizes at hand.
+    /// Hits and misses of the first device's cache of programs.
     pub fn reuse(&self) -> Reuse {
         self.ranks[0].reuse()
     }
 
-    /// Most bytes of device memory in use at once so far.
+    /// Peak bytes of device memory.
     pub fn peak(&self) -> u64 {
         self.peak_of(Tier::Device)
     }
 
-    /// Most bytes of a tier in use at once so far, on the device with the highest peak.
+    /// Peak bytes of a tier, on the device with the highest peak.
     pub fn peak_of(&self, tier: Tier) -> u64 {
         self.ranks.iter().map(|rank| rank.peak_of(tier)).max().unwrap_or(0)
     }
 
-    /// Bytes of device and host memory there are.
+    /// Bytes of device and host memory.
     pub fn memory(&self) -> u64 {
         self.ranks.iter().map(RankSession::memory).sum()
     }
 
-    /// Loads the plan of the first device for inputs of these sizes, whatever was loaded before.
+    /// Loads the plan of the first device for inputs of these sizes; it replaces an earlier one.
     pub fn plan(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Arc<Plan>, SessionError> {
         self.first().plan(purpose, sizes)
     }
 
-    /// Makes sure that the first device has a program for inputs of these sizes: a look-up, if there is one.
+    /// Makes sure that the first device has a program for inputs of these sizes.
     pub fn ready(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<(), SessionError> {
         self.first().load(purpose, sizes).map(|_| ())
     }
@@ -192,7 +192,7 @@ impl Session {
         Ok(outcomes.remove(0))
     }
 
-    /// One training step of every member, for each of which it is what [`Session::step`] says.
+    /// One training step of every member, each as [`Session::step`].
     pub fn step_together(
         &mut self,
         batch: &Batch,
@@ -203,7 +203,7 @@ impl Session {
         self.first().step_alone((batch, &sizes), keys, hyper)
     }
 
-    /// One training step of the first device that looks at no loss and times each step of the plan, in order.
+    /// One training step of the first device that checks no loss and times each step of the plan, in order.
     pub fn profile(
         &mut self,
         batch: &Batch,

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, Scope, ScopedJoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,16 @@ pub fn cores() -> usize {
 const TEAM_SPINS: u32 = 6000;
 /// Polls before any other thread sleeps: a few microseconds, because longer polling would take a core from the team.
 const SPINS: u32 = 400;
+
+/// Locks a mutex, even if a thread panicked while it held it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The content of a mutex, even if a thread panicked while it held it.
+pub(crate) fn into_inner<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The system refused to start a thread.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -212,12 +222,19 @@ impl Team {
 
         let own = catch_unwind(AssertUnwindSafe(|| (0..parts).step_by(self.threads()).for_each(f)));
         wait(TEAM_SPINS, || shared.pending.load(Ordering::Acquire) == 0);
-        let theirs = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let theirs = lock(&shared.panic).take();
         self.busy.store(false, Ordering::Release);
         match (own, theirs) {
             (Err(payload), _) | (Ok(()), Some(payload)) => resume_unwind(payload),
             (Ok(()), None) => {}
         }
+    }
+
+    /// The results of `f(part)` for every part in `0..parts`, in order. Runs as [`Team::run`] does.
+    pub(crate) fn map<T: Send>(&self, parts: usize, f: impl Fn(usize) -> T + Sync) -> Vec<T> {
+        let results: Vec<Mutex<Option<T>>> = (0..parts).map(|_| Mutex::new(None)).collect();
+        self.run(parts, &|part| *lock(&results[part]) = Some(f(part)));
+        results.into_iter().map(|result| into_inner(result).expect("every part ran")).collect()
     }
 
     /// Divides `0..len` into at most [`Team::threads`] non-empty contiguous ranges whose starts are
@@ -268,7 +285,7 @@ fn work(shared: &Shared, t: usize) {
         let parts = (t..job.parts).step_by(shared.threads.load(Ordering::Relaxed));
         let result = catch_unwind(AssertUnwindSafe(|| parts.for_each(f)));
         if let Err(payload) = result {
-            shared.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
+            lock(&shared.panic).get_or_insert(payload);
         }
         let caller = job.caller.clone();
         if shared.pending.fetch_sub(1, Ordering::AcqRel) == 1 {

@@ -16,6 +16,7 @@ use crate::collector::Record;
 use crate::data::open::Opened;
 use crate::data::{Batch, DataError, Dataset, Prefetch, Sampler, prefetch};
 use crate::session::{Reuse, Scalars, Session, SessionError, StepKey};
+use crate::team::lock;
 use clock::Clock;
 use gulliver_graph::lr::LrSchedule;
 use gulliver_graph::role::{HyperRole, OutputRole};
@@ -25,8 +26,8 @@ use metrics::{Tally, accuracy};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Reaction to a loss that is not finite.
@@ -116,12 +117,14 @@ pub struct Sources {
     pub sampler: Arc<Sampler>,
     /// Validation examples, if there are any.
     pub validation: Option<(Arc<dyn Dataset>, Sampler)>,
+    /// A batch made ahead of its step.
+    ahead: Mutex<Option<(u64, Arc<Batch>)>>,
 }
 
 impl Sources {
     /// Opened data in batches of `batch`. Training examples are reshuffled every epoch.
     pub fn new((train, validation): Opened, batch: usize, seed: u64) -> Result<Sources, DataError> {
-        let sampler = Arc::new(Sampler::new(train.len(), batch, seed, true, true, None)?);
+        let sampler = Sampler::new(train.len(), batch, seed, true, true, None)?;
         let validation = match validation {
             Some(set) if !set.is_empty() => {
                 let sampler = Sampler::new(set.len(), batch.min(set.len()), seed, false, false, None)?;
@@ -129,7 +132,31 @@ impl Sources {
             }
             _ => None,
         };
-        Ok(Sources { train, sampler, validation })
+        Ok(Sources::from_parts(train, sampler, validation))
+    }
+
+    /// Data with the samplers that choose its examples.
+    pub fn from_parts(
+        train: Arc<dyn Dataset>,
+        sampler: Sampler,
+        validation: Option<(Arc<dyn Dataset>, Sampler)>,
+    ) -> Sources {
+        Sources { train, sampler: Arc::new(sampler), validation, ahead: Mutex::new(None) }
+    }
+
+    /// The training batch of a step, for example to plan for its sizes. The last one is kept until training takes it.
+    pub fn batch_ahead(&self, step: u64) -> Result<Arc<Batch>, DataError> {
+        let batch = self.batch(step)?;
+        *lock(&self.ahead) = Some((step, Arc::clone(&batch)));
+        Ok(batch)
+    }
+
+    /// The training batch of a step: the one made ahead, or a new one.
+    fn batch(&self, step: u64) -> Result<Arc<Batch>, DataError> {
+        match lock(&self.ahead).take() {
+            Some((made, batch)) if made == step => Ok(batch),
+            _ => Ok(Arc::new(prefetch::make(self.train.as_ref(), &self.sampler, step)?)),
+        }
     }
 
     /// Evaluates the validation examples, if there are any.
@@ -330,10 +357,14 @@ pub fn train(
 ) -> Result<Done, TrainError> {
     let start = from.steps;
     let steps = options.steps.max(start);
-    let mut batches = Prefetch::new(sources.train.clone(), sources.sampler.clone(), start..steps, 2);
+    let ahead = lock(&sources.ahead).take().filter(|(step, _)| *step == start);
+    let rest = start + ahead.is_some() as u64..steps;
+    let mut batches =
+        Prefetch::new(sources.train.clone(), sources.sampler.clone(), rest, 2).map(|made| made.map(Arc::new));
+    let mut batches = ahead.map(|(_, batch)| Ok(batch)).into_iter().chain(&mut batches);
     let mut run = Progress::from(from);
     let mut job = Training { session, schedule, sources, options, run: &mut run };
-    let mut next = |_| batches.next().expect("as many batches as steps").map(Arc::new);
+    let mut next = |_| batches.next().expect("as many batches as steps");
     let (fingerprint, interrupted) = match job.finish(start..steps, &mut next, stop, notify) {
         Err(e @ TrainError::Data(_)) => {
             if job.run.steps > start
@@ -431,7 +462,6 @@ impl Training<'_> {
                 break;
             }
             let batch = batch(step)?;
-            let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
             let lr = self.schedule.lr(options.base_lr, step, steps);
             let began = Instant::now();
             let hyper = |role: HyperRole, name: &str| match role {
@@ -440,7 +470,7 @@ impl Training<'_> {
                 HyperRole::LossScale | HyperRole::Setting => options.hyper.get(name).copied(),
             };
             let outcome = self.session.step(&batch, StepKey { seed: options.seed, step }, &hyper)?;
-            self.run.account(rows, began.elapsed());
+            self.run.account(batch.rows(), began.elapsed());
             self.run.steps = step + 1;
             warn_of_alarms(self.session, notify);
             match outcome.not_finite {

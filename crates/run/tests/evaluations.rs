@@ -177,3 +177,25 @@ fn long_evaluations_tell_how_far_they_are() {
         "{told:?}"
     );
 }
+
+#[test]
+fn a_batch_made_ahead_is_not_made_again() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let options = TrainOptions { steps: 5, ..options(None) };
+    let mut runs = Vec::new();
+    for ahead in [vec![], vec![0], vec![0, 1], vec![3, 0]] {
+        let (inner, stop_at) = (sources(0, &stop, false).train, stop.clone());
+        let (left, takes) = (AtomicI64::new(0), Duration::ZERO);
+        let counted = Arc::new(Watched { inner, left, stop: stop_at, fails: false, takes });
+        let sources = Sources::new((Arc::clone(&counted) as Arc<dyn Dataset>, None), 8, 1).unwrap();
+        for step in &ahead {
+            sources.batch_ahead(*step).unwrap();
+        }
+        let (fingerprint, ..) =
+            run(&mut started(), &mut schedule(), &sources, &options, &Resumed::default(), &stop).unwrap();
+        let unused = ahead.len() - ahead.ends_with(&[0]) as usize;
+        assert_eq!(-counted.left.load(Ordering::Relaxed), 5 + unused as i64, "{ahead:?}");
+        runs.push(fingerprint);
+    }
+    assert!(runs.iter().all(|fingerprint| *fingerprint == runs[0]));
+}

@@ -13,6 +13,7 @@ use gulliver_plan::document::job::Purpose;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::session::{Session, StepKey};
 use small_models::{data, small};
+use std::collections::HashSet;
 
 fn started(graph: &Graph, threads: usize, partials: u32) -> Session {
     let options = LocalDevice { threads, partials, ..LocalDevice::default() };
@@ -42,8 +43,13 @@ fn arena(graph: &Graph, threads: usize, partials: u32, sizes: &Bindings) -> u64 
 #[test]
 fn every_model_trains_to_the_same_bits_in_no_more_memory() {
     let sizes = Bindings::new().with("batch", 4).with("length", 7);
+    let mut seen = HashSet::new();
     for (i, row) in MODELS.iter().enumerate() {
         let model = model(row.name, &small(row)).unwrap_or_else(|e| panic!("{}: {e}", row.name));
+        // Made small, many rows of a family are the same model.
+        if !seen.insert(format!("{model:?}")) {
+            continue;
+        }
         let adam = || [Optimizer::new("adamw", &[]).unwrap()];
         let clip = Some(if i % 2 == 0 { Clip::Norm(1.0) } else { Clip::Value(0.1) });
         let plain = plain_training_graph(&*model, &adam(), clip).unwrap();

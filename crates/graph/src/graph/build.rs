@@ -26,7 +26,7 @@ pub struct Builder {
     training: bool,
     /// Whether examples have weights.
     weighs_examples: bool,
-    /// How many streams of random numbers each scope has asked for.
+    /// Number of streams of random numbers that each scope has.
     streams: HashMap<String, u64>,
 }
 

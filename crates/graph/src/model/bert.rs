@@ -27,7 +27,7 @@ pub struct Bert {
     pub types: usize,
     /// Whether the data has `segments`; otherwise all is of the first type.
     pub segments: bool,
-    /// What is predicted: hidden tokens, or something of the text, from its first token.
+    /// The kind of prediction: hidden tokens, or a property of the text, from its first token.
     pub head: Head,
     /// Classes of the text, or numbers to regress.
     pub classes: usize,

@@ -1,4 +1,4 @@
-//! A classifier given as a function from a builder to logits: the shortest way to a model of one's own.
+//! A classifier given as a function from a builder to logits: the shortest way to a custom model.
 
 use super::{Architecture, Built, classified, logits};
 use crate::graph::build::Builder;

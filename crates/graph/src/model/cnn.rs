@@ -18,7 +18,7 @@ pub struct Cnn {
     pub width: usize,
     /// Classes, or numbers to regress.
     pub classes: usize,
-    /// What is predicted.
+    /// The kind of prediction.
     pub head: Head,
 }
 

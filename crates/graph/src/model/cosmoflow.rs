@@ -1,7 +1,7 @@
 //! A CosmoFlow-like network: 3-D convolutions over a volume, regressing a few numbers.
 
 use super::param::{Param, Params, float, int, param, wrong};
-use super::{Architecture, Built, Family, ModelInput, batch, regressed};
+use super::{Architecture, Built, Family, ModelInput, Settings, batch, regressed};
 use crate::dtype::DType;
 use crate::graph::build::Builder;
 use crate::graph::op::map::Function;
@@ -16,8 +16,10 @@ pub struct CosmoFlow {
     pub channels: usize,
     /// Depth, height and width of the volume.
     pub size: usize,
-    /// Channels of the first convolution; doubled by each following.
+    /// Channels of the first convolution; doubled by each following, up to `widest`.
     pub width: usize,
+    /// Most channels of a convolution.
+    pub widest: usize,
     /// Convolutions, each halving the volume.
     pub layers: usize,
     /// Width of the first linear layer; the second has half.
@@ -35,17 +37,22 @@ static PARAMS: &[Param] = &[
     param("channels", int(4), "channels of the volume"),
     param("size", int(32), "depth, height and width of the volume"),
     param("width", int(16), "channels of the first convolution"),
+    param("widest", int(1 << 20), "most channels of a convolution"),
     param("layers", int(3), "convolutions, each halving the volume"),
     param("hidden", int(128), "width of the first linear layer"),
     param("outputs", int(4), "numbers regressed"),
     param("dropout", float(0.0), "share dropped after each hidden linear layer"),
 ];
 
+/// Volumes of 512, as ParaDL's authors train it (Kahira et al., 2021).
+pub static SIZE_512: Settings = &[("size", int(512)), ("layers", int(7)), ("widest", int(256))];
+
 fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     let net = CosmoFlow {
         channels: p.size("channels")?,
         size: p.size("size")?,
         width: p.size("width")?,
+        widest: p.size("widest")?,
         layers: p.size("layers")?,
         hidden: p.size("hidden")?,
         outputs: p.size("outputs")?,
@@ -72,7 +79,9 @@ impl CosmoFlow {
         for layer in 0..self.layers {
             let options = ConvOptions::new(3).padding(1);
             let name = format!("features.{}", 3 * layer);
-            x = g.scope(name, |g| g.conv_layer(x, self.width << layer, &[3, 3, 3], &options, true))?;
+            x = g.scope(name, |g| {
+                g.conv_layer(x, (self.width << layer).min(self.widest), &[3, 3, 3], &options, true)
+            })?;
             x = g.map(leaky, x)?;
             x = g.max_pool(x, &[2, 2, 2], &[2, 2, 2], &[0, 0, 0])?;
         }

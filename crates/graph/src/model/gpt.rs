@@ -21,7 +21,7 @@ pub struct Gpt {
     pub layers: usize,
     /// Longest input.
     pub context: usize,
-    /// What is predicted.
+    /// The kind of prediction.
     pub head: Head,
     /// Classes of the text, or numbers to regress.
     pub classes: usize,
@@ -81,6 +81,42 @@ pub static B10: Settings = &sizes(50257, 4096, 32, 48, 1024);
 pub static B20: Settings = &sizes(50257, 4096, 32, 96, 1024);
 /// 40 billion parameters.
 pub static B40: Settings = &sizes(50257, 5120, 40, 128, 1024);
+
+/// GPT-2 of 10 billion parameters, as Harmony's authors deepen it (Li et al., 2022).
+pub static GPT2_10B: Settings = &sizes(50257, 4096, 32, 50, 1024);
+/// GPT-2 of 20 billion parameters.
+pub static GPT2_20B: Settings = &sizes(50257, 4096, 32, 100, 1024);
+/// GPT-2 of 30 billion parameters.
+pub static GPT2_30B: Settings = &sizes(50257, 4096, 32, 150, 1024);
+/// GPT-2 of 40 billion parameters.
+pub static GPT2_40B: Settings = &sizes(50257, 4096, 32, 200, 1024);
+
+/// GPT-3 as Megatron trains it: 2048 tokens a sample, a vocabulary padded to a multiple of 1024, dropout.
+const fn megatron(width: i64, heads: i64, layers: i64) -> [(&'static str, ParamValue); 6] {
+    [
+        ("vocab", int(51200)),
+        ("width", int(width)),
+        ("heads", int(heads)),
+        ("layers", int(layers)),
+        ("context", int(2048)),
+        ("dropout", float(0.1)),
+    ]
+}
+
+/// GPT-3, 1.3 billion parameters.
+pub static GPT3_1B: Settings = &megatron(2048, 16, 24);
+/// GPT-3, 6.7 billion parameters.
+pub static GPT3_7B: Settings = &megatron(4096, 32, 32);
+/// GPT-3, 13 billion parameters.
+pub static GPT3_13B: Settings = &megatron(5120, 40, 40);
+/// GPT-3, 175 billion parameters.
+pub static GPT3_175B: Settings = &megatron(12288, 96, 96);
+/// Megatron, 22 billion parameters (Korthikanti et al., 2022).
+pub static MEGATRON_22B: Settings = &megatron(6144, 64, 48);
+/// Megatron-Turing NLG, 530 billion parameters (Smith et al., 2022).
+pub static MEGATRON_530B: Settings = &megatron(20480, 128, 105);
+/// Megatron, a trillion parameters (Narayanan et al., 2021).
+pub static MEGATRON_1T: Settings = &megatron(25600, 160, 128);
 
 fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     let gpt = Gpt {

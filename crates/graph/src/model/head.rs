@@ -7,7 +7,7 @@ use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Value};
 use crate::role::OutputRole;
 
-/// What a model predicts.
+/// The kind of prediction of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
     /// A token at every position; positions whose target is [`IGNORED`](super::IGNORED) do not count.

@@ -12,7 +12,7 @@ use crate::graph::{GraphError, GraphOutput, Value};
 pub struct Mlp {
     /// At least two.
     pub sizes: Vec<usize>,
-    /// What is predicted.
+    /// The kind of prediction.
     pub head: Head,
 }
 

@@ -19,7 +19,7 @@ pub struct MobileNetV2 {
     pub size: [usize; 2],
     /// Classes, or numbers to regress.
     pub classes: usize,
-    /// What is predicted.
+    /// The kind of prediction.
     pub head: Head,
     /// Share dropped before the classifier.
     pub dropout: f32,

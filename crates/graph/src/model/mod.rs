@@ -36,12 +36,12 @@ pub struct Objective {
     pub weights_prefix: &'static str,
 }
 
-/// What building an objective gives.
+/// The outputs of an objective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Built {
-    /// What is minimised, a scalar.
+    /// The loss to minimise, a scalar.
     pub loss: Value,
-    /// What else is worth knowing: predictions, and scalars that are summed over partials.
+    /// Other outputs: predictions, and scalars that are summed over partials.
     pub metrics: Vec<GraphOutput>,
 }
 
@@ -59,7 +59,7 @@ pub trait Architecture: fmt::Debug + Send + Sync {
     fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError>;
 }
 
-/// What a model reads as `x`.
+/// The kind of data that a model reads as `x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelInput {
     /// Numbers of any shape, as one row.
@@ -79,7 +79,7 @@ pub enum ModelInput {
 /// Models that differ in their parameters only.
 #[derive(Debug)]
 pub struct Family {
-    /// What its data `x` is.
+    /// The kind of its data `x`.
     pub takes: ModelInput,
     /// What it can predict: the values of its parameter `head`, or the one thing it predicts without such a
     /// parameter; empty if it needs no targets.
@@ -99,7 +99,7 @@ pub struct ModelRow {
     pub help: &'static str,
     /// Its family.
     pub family: &'static Family,
-    /// Where it differs from the family's defaults.
+    /// Settings that differ from the family's defaults.
     pub settings: Settings,
 }
 
@@ -174,17 +174,36 @@ pub static MODELS: &[ModelRow] = &[
     row("dcgan", "generator and discriminator of 64x64 images, trained in turn", &dcgan::FAMILY, &[]),
     row("pointnet", "PointNet classifier of point clouds", &pointnet::FAMILY, &[]),
     row("cosmoflow", "3-D convolutions over a volume, regressing its parameters", &cosmoflow::FAMILY, &[]),
+    row(
+        "cosmoflow-512",
+        "CosmoFlow for volumes of 512: seven convolutions of at most 256 channels",
+        &cosmoflow::FAMILY,
+        cosmoflow::SIZE_512,
+    ),
     row("lstm", "LSTM (or GRU) language model", &recurrent::FAMILY, &[]),
     row("gpt", "GPT: causal transformer language model", &gpt::FAMILY, &[]),
     row("gpt-nano", "GPT with 0.8 million parameters", &gpt::FAMILY, gpt::NANO),
     row("gpt-mini", "GPT with 11 million parameters", &gpt::FAMILY, gpt::MINI),
     row("gpt2", "GPT-2, 124 million parameters", &gpt::FAMILY, gpt::GPT2),
+    row("gpt2-124m", "another name for gpt2", &gpt::FAMILY, gpt::GPT2),
+    row("gpt2-350m", "another name for gpt2-medium", &gpt::FAMILY, gpt::MEDIUM),
     row("gpt2-medium", "GPT-2 medium, 355 million parameters", &gpt::FAMILY, gpt::MEDIUM),
     row("gpt2-large", "GPT-2 large, 774 million parameters", &gpt::FAMILY, gpt::LARGE),
     row("gpt2-xl", "GPT-2 XL, 1.6 billion parameters", &gpt::FAMILY, gpt::XL),
+    row("gpt2-10b", "GPT-2 with 50 layers of width 4096", &gpt::FAMILY, gpt::GPT2_10B),
+    row("gpt2-20b", "GPT-2 with 100 layers of width 4096", &gpt::FAMILY, gpt::GPT2_20B),
+    row("gpt2-30b", "GPT-2 with 150 layers of width 4096", &gpt::FAMILY, gpt::GPT2_30B),
+    row("gpt2-40b", "GPT-2 with 200 layers of width 4096", &gpt::FAMILY, gpt::GPT2_40B),
     row("gpt-10b", "GPT with 10 billion parameters", &gpt::FAMILY, gpt::B10),
     row("gpt-20b", "GPT with 20 billion parameters", &gpt::FAMILY, gpt::B20),
     row("gpt-40b", "GPT with 40 billion parameters", &gpt::FAMILY, gpt::B40),
+    row("gpt3-1.3b", "GPT-3 with 1.3 billion parameters", &gpt::FAMILY, gpt::GPT3_1B),
+    row("gpt3-6.7b", "GPT-3 with 6.7 billion parameters", &gpt::FAMILY, gpt::GPT3_7B),
+    row("gpt3-13b", "GPT-3 with 13 billion parameters", &gpt::FAMILY, gpt::GPT3_13B),
+    row("gpt3-175b", "GPT-3 with 175 billion parameters", &gpt::FAMILY, gpt::GPT3_175B),
+    row("megatron-22b", "Megatron's GPT with 22 billion parameters", &gpt::FAMILY, gpt::MEGATRON_22B),
+    row("megatron-530b", "Megatron-Turing NLG with 530 billion parameters", &gpt::FAMILY, gpt::MEGATRON_530B),
+    row("megatron-1t", "Megatron's GPT with a trillion parameters", &gpt::FAMILY, gpt::MEGATRON_1T),
     row("bert", "BERT encoder, of bert-tiny's size unless told otherwise", &bert::FAMILY, &[]),
     row("bert-tiny", "BERT with 2 layers of width 128", &bert::FAMILY, bert::TINY),
     row("bert-mini", "BERT with 4 layers of width 256", &bert::FAMILY, bert::MINI),

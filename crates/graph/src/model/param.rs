@@ -25,7 +25,7 @@ pub enum ParamValue {
 }
 
 impl ParamValue {
-    /// What values of this kind are called.
+    /// The name of values of this kind.
     pub fn kind(&self) -> &'static str {
         match self {
             ParamValue::Bool(_) => "true or false",
@@ -106,7 +106,7 @@ impl Param {
         if pair { Some(value.clone()) } else { value.fitted(&self.default) }
     }
 
-    /// What its values are called.
+    /// The name of its values.
     pub fn kind(&self) -> &'static str {
         if self.pair { "a whole number or [height, width]" } else { self.default.kind() }
     }
@@ -216,7 +216,7 @@ impl Params {
         }
     }
 
-    /// Which of these words, by position.
+    /// The position of the chosen word.
     pub fn choice(&self, name: &str, words: &[&str]) -> Result<usize, GraphError> {
         let value = self.get(name)?;
         let chosen = match value {

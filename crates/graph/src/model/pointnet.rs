@@ -19,7 +19,7 @@ pub struct PointNet {
     pub width: usize,
     /// Classes, or numbers to regress.
     pub classes: usize,
-    /// What is predicted.
+    /// The kind of prediction.
     pub head: Head,
     /// Whether points and features are transformed by networks of their own.
     pub transform: bool,

@@ -16,9 +16,9 @@ pub struct Recurrent {
     pub width: usize,
     /// Recurrent layers.
     pub layers: usize,
-    /// Which recurrence.
+    /// The recurrence.
     pub cell: Cell,
-    /// What is predicted.
+    /// The kind of prediction.
     pub head: Head,
     /// Classes of the text, or numbers to regress.
     pub classes: usize,
@@ -26,7 +26,7 @@ pub struct Recurrent {
     pub dropout: f32,
 }
 
-/// Which recurrence.
+/// The kinds of recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cell {
     /// Long short-term memory: four gates and a cell state.

@@ -15,11 +15,11 @@ pub struct ResNet {
     pub blocks: Vec<usize>,
     /// Three convolutions per block, the outer of extent one, rather than two.
     pub bottleneck: bool,
-    /// How much wider the inner convolution of a bottleneck is.
+    /// Factor of the width of the inner convolution of a bottleneck.
     pub factor: usize,
     /// Channels of the first stage; doubled by each following.
     pub width: usize,
-    /// How images enter.
+    /// The first layers.
     pub stem: Stem,
     /// Colour channels.
     pub channels: usize,
@@ -27,11 +27,11 @@ pub struct ResNet {
     pub size: [usize; 2],
     /// Classes, or numbers to regress.
     pub classes: usize,
-    /// What is predicted.
+    /// The kind of prediction.
     pub head: Head,
 }
 
-/// How images enter.
+/// The first layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stem {
     /// 7x7 with stride 2, then a 3x3 maximum with stride 2.

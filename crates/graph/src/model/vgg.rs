@@ -24,7 +24,7 @@ pub struct Vgg {
     pub size: [usize; 2],
     /// Classes, or numbers to regress.
     pub classes: usize,
-    /// What is predicted.
+    /// The kind of prediction.
     pub head: Head,
     /// Share dropped after each hidden layer.
     pub dropout: f32,

@@ -6,7 +6,7 @@ use crate::graph::{GraphError, GraphOutput};
 
 /// Trains a classifier with the data `weight` `[batch]` beside `x` and `y`: the loss is the mean of each
 /// example's cross entropy times its weight. Weights with a mean of one over the batch make it the weighted
-/// mean over the batch, whatever slices the batch is computed in.
+/// mean over the batch, for any division of the batch into slices.
 #[derive(Debug)]
 pub struct Weighted(pub Box<dyn Architecture>);
 

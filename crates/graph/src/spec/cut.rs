@@ -48,11 +48,11 @@ pub struct WindowPadding {
 pub struct Part {
     /// The loop that is divided.
     pub axis: AxisId,
-    /// Which positions of [`Spec::cut_extent`] this part does.
+    /// The positions of [`Spec::cut_extent`] of this part.
     pub range: Range<usize>,
-    /// What it reads of each input.
+    /// The region of each input that it reads.
     pub inputs: Vec<Region>,
-    /// What it writes of each output (all of it where partial results are combined).
+    /// The region of each output that it writes (the whole where partial results are combined).
     pub outputs: Vec<Region>,
     /// Shapes of the whole outputs.
     pub whole: Vec<Vec<usize>>,
@@ -108,7 +108,7 @@ impl Spec {
         self.outputs.iter().flatten().any(scatter)
     }
 
-    /// How many positions a cut along the axis divides: its extent, or for a scattered output the
+    /// Number of positions that a cut along the axis divides: its extent, or for a scattered output the
     /// extent of that output's dimension.
     pub fn cut_extent(&self, axis: AxisId, extents: &[usize], outputs: &[&[usize]]) -> usize {
         if !self.scattered(axis) {

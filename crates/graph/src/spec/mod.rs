@@ -93,7 +93,7 @@ pub struct Spec {
     pub inputs: Vec<Vec<Index>>,
     /// Indices per dimension, per output.
     pub outputs: Vec<Vec<Index>>,
-    /// What happens between whole axes is not described; work is then stated by the operator.
+    /// The relation between whole axes is not described; the operator states its work.
     pub opaque: bool,
 }
 
@@ -105,7 +105,7 @@ pub enum SpecError {
     Parse {
         /// The line.
         text: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
     /// Wrong number of operands.

@@ -13,10 +13,14 @@ mod several;
 pub mod sweep;
 pub mod train;
 
-use crate::error::{Error, JobError};
+use crate::error::JobError;
 use crate::job::{Job, Override};
-use crate::machine::{self, KnownMachine};
+use gulliver_plan::devices::strategy;
 use std::path::PathBuf;
+
+fn strategy_help() -> String {
+    format!("How devices share the work: {}", strategy::names().join(", "))
+}
 
 /// A job file, and flags that override its fields.
 #[derive(clap::Args, Clone, Debug)]
@@ -29,9 +33,7 @@ pub struct JobArguments {
     /// Number of devices and the memory budget of each: 4x256MiB, or 4 without a budget.
     #[arg(long, value_name = "COUNT[xSIZE]", conflicts_with = "memory")]
     devices: Option<String>,
-    /// How devices share the work: data, harmony-dp, zero, pipeline, harmony-pp, filter, channel, spatial,
-    /// data+filter, data+spatial, cut, or auto.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = strategy_help())]
     strategy: Option<String>,
     /// Memory budget of the device, e.g. 256MiB.
     #[arg(long, value_name = "SIZE")]
@@ -78,10 +80,5 @@ impl JobArguments {
             add(field, &given, flag, &given);
         }
         Job::load_with(&self.job, overrides)
-    }
-
-    /// The profile of the machine.
-    fn machine(&self) -> Result<KnownMachine, Error> {
-        machine::known(self.profile.as_deref())
     }
 }

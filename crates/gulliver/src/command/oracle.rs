@@ -14,10 +14,11 @@ use answer::{Question, Shares, Training, legend_lines, meanings, round_count};
 use clap::Args;
 use gulliver_oracle::OracleError;
 use gulliver_oracle::change::change;
-use gulliver_oracle::closed::{Estimate, Oracle};
 use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::estimate::Estimate;
 use gulliver_oracle::hardware::{Accelerator, Precision};
-use gulliver_oracle::network::Link;
+use gulliver_oracle::network::ClusterLink;
+use gulliver_oracle::oracle::Oracle;
 use gulliver_oracle::rank::{limits, rank};
 use gulliver_oracle::setting::{Setting, Software};
 use gulliver_run::team::cores;
@@ -28,7 +29,7 @@ use std::path::PathBuf;
 /// Predict the training time of a model on a cluster, by strategy.
 #[derive(Args)]
 pub struct OracleArguments {
-    /// A model (see `gulliver models`), a well-known configuration such as gpt3-175b, or a job file.
+    /// A model (see `gulliver models`), such as gpt3-175b, or a job file.
     #[arg(value_name = "MODEL|JOB")]
     model: String,
     /// Override a field of the job, e.g. --set train.batch=32, or a setting of the model, e.g. --set layers=24.
@@ -55,7 +56,7 @@ pub struct OracleArguments {
     /// Samples of the whole training: adds the days it takes.
     #[arg(long, value_name = "COUNT", conflicts_with = "jobs")]
     samples: Option<f64>,
-    /// Tokens of a sample, for models of text [default: 512, or the model's context if that is shorter].
+    /// Tokens of a sample, for models of text [default: the model's context, or 512 if it has none].
     #[arg(long)]
     length: Option<u32>,
     /// fp32, tf32 or mixed [default: mixed where the device has it].
@@ -87,8 +88,10 @@ pub fn run(arguments: &OracleArguments) -> Result<(), Error> {
         check_file(path)?;
     }
     let name = arguments.model.as_str();
-    let asked = asked(name, &arguments.sets, arguments.length)?;
     let here = arguments.cluster == "cpu";
+    let software = arguments.software.as_deref().unwrap_or(if here { "gulliver" } else { "pytorch" });
+    let software = Software::named(software)?;
+    let asked = asked(name, &arguments.sets, arguments.length, software.kernels)?;
     let mut cluster = if here { this_machine() } else { cluster(&arguments.cluster)? };
     for what in &arguments.what_if {
         change(&mut cluster, what)?;
@@ -105,8 +108,7 @@ pub fn run(arguments: &OracleArguments) -> Result<(), Error> {
         None if here => Precision::F32,
         None => Precision::Mixed,
     };
-    let software = arguments.software.as_deref().unwrap_or(if here { "gulliver" } else { "pytorch" });
-    setting.software = Software::named(software)?;
+    setting.software = software;
     let epoch = arguments.epoch.or(asked.epoch);
     setting.epoch = epoch.unwrap_or(setting.epoch);
     if let Some(jobs) = arguments.jobs {
@@ -222,7 +224,7 @@ fn training(arguments: &OracleArguments, asked: &NamedModel, epoch: bool) -> Res
 fn this_machine() -> Cluster {
     let cores = cores() as u32;
     let device = Accelerator::cpu(measured(1), 4e9);
-    let link = Link::plain(2e-6, 1.0 / 8e9);
+    let link = ClusterLink::plain(2e-6, 1.0 / 8e9);
     Cluster { name: "this machine".into(), ..Cluster::of(device, (1, cores), link.clone(), link) }
 }
 
@@ -244,7 +246,7 @@ fn numbers(text: &str, most: u32) -> Result<Vec<u32>, Error> {
     };
     match all.iter().find(|n| **n == 0 || **n > most) {
         _ if all.is_empty() => Err(wrong()),
-        Some(&asked) => Err(OracleError::Devices { asked, most }.into()),
+        Some(&asked) => Err(OracleError::Count { what: "devices", asked, most }.into()),
         None => Ok(all),
     }
 }

@@ -4,34 +4,28 @@ mod explain;
 mod passes;
 
 use super::JobArguments;
-use super::several::{as_json, devices_table, ranking_table, write_trace};
+use super::several::{devices_table, ranking_table, write_trace};
 use crate::error::{Error, Proposal};
+use crate::event::{Event, EventHandler};
 use crate::interrupt;
-use crate::local::{LocalDevice, device_set};
-use crate::machine::KnownMachine;
-use crate::setup::{How, Setup, measured, setup};
+use crate::job::Job;
+use crate::planning::{
+    BudgetPoint, PlanRequest, Planned, PlannedDevice, budget_curve, cheapest_change, plan_first_device,
+    plan_with,
+};
+use crate::report::terminal::{OutputMode, TerminalReporter};
 use crate::units;
 use clap::Args;
 use explain::explain;
-use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
-use gulliver_plan::devices::error::JobPlanError;
-use gulliver_plan::devices::options::DeviceOptions;
-use gulliver_plan::devices::planner::Planner;
-use gulliver_plan::devices::strategy::{AUTO, Candidate, JobGraphs, Strategy, ranking};
-use gulliver_plan::document::collectives::exchanged;
-use gulliver_plan::document::error::PlanError;
-use gulliver_plan::document::job::Purpose;
+use gulliver_plan::devices::strategy::AUTO;
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Act, Choice, Plan, PlanStream, STREAMS, Tier};
-use gulliver_plan::document::verify::verify;
-use gulliver_plan::step::outline::slice_of;
-use gulliver_plan::time::simulate::Timing;
+use gulliver_plan::document::plan::{Act, Plan, PlanStream, STREAMS, Tier};
 use passes::passes;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -57,145 +51,68 @@ pub struct PlanArguments {
     json: bool,
 }
 
-/// What a plan comes to.
-#[derive(Clone, Debug, Serialize)]
-struct Summary {
-    /// Sizes of the input it is for.
-    sizes: BTreeMap<String, usize>,
-    /// Bytes of each space, and most of them in use at once.
-    spaces: BTreeMap<String, [u64; 2]>,
-    /// Predicted.
-    timing: Timing,
-    /// Values that do not stay, by what is done with them.
-    decided: BTreeMap<String, usize>,
-}
-
-impl Summary {
-    fn of(plan: &Plan, sizes: &Bindings, timing: Timing) -> Summary {
-        let mut decided = BTreeMap::new();
-        for d in &plan.decisions {
-            *decided.entry(word(d.choice).to_string()).or_default() += 1;
-        }
-        Summary {
-            sizes: sizes.iter().map(|(symbol, size)| (symbol.to_string(), size)).collect(),
-            spaces: plan.spaces.iter().map(|s| (s.name.clone(), [s.bytes, s.live])).collect(),
-            timing,
-            decided,
-        }
-    }
-}
-
-/// A point of the budget curve.
-#[derive(Clone, Debug, Serialize)]
-struct Point {
-    budget: u64,
-    #[serde(flatten)]
-    summary: Summary,
-}
-
 /// Runs the command.
 pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
     let job = arguments.job.load([])?;
-    let stop = interrupt::install()?;
-    let KnownMachine { profile, about } = arguments.job.machine()?;
-    let how = How { thorough: arguments.fit, ..How::watched(&job, &stop, arguments.json) };
-    let Setup { mut planners, largest, graphs, devices, .. } = match setup(&job, None, profile.as_ref(), &how)
-    {
-        Err(Error::DoesNotFit(advice)) if arguments.fit => match &advice.change {
-            Some(Proposal { field, value, .. }) => {
-                let job = arguments.job.load([(field.as_str(), "--fit", value.clone())])?;
-                eprintln!("{field} = {value} makes it fit");
-                print!("{}", job.to_toml());
-                return Ok(());
-            }
-            None => return Err(Error::DoesNotFit(advice)),
-        },
-        made => made?,
+    let request = PlanRequest {
+        profile: arguments.job.profile.clone(),
+        one_strategy: arguments.job.strategy.is_some() && job.train.strategy != AUTO,
+        stop: interrupt::install()?,
     };
-    if arguments.fit {
-        eprintln!("it fits as it is");
-        print!("{}", job.to_toml());
-        return Ok(());
-    }
-    let mut planner = planners.remove(0);
-    // Without a budget nothing had to be weighed, and nothing was measured.
-    if planner.options().memory.is_none() && profile.is_none() {
-        planner.set_rates(measured(planner.options().threads));
-    }
-    planner.set_watch(how.watch);
-    let mut out = io::stdout().lock();
-    if arguments.budget_curve {
-        let points = curve(&mut planner, &largest)?;
-        let text = if arguments.json { json(&points)? } else { curve_table(&points) };
-        return Ok(out.write_all(text.as_bytes())?);
-    }
-    if job.devices.count > 1 && arguments.explain.is_none() {
-        let forced = arguments.job.strategy.is_some() && job.train.strategy != AUTO;
-        return several(arguments, job.train.strategy, forced, (&graphs, &devices), &mut out);
-    }
-    let plan = planner.plan_with_passes(Purpose::Train, &largest)?;
-    verify(planner.graph(Purpose::Train), &plan).map_err(JobPlanError::from)?;
-    let timing = planner.timing(Purpose::Train, &largest, &plan)?;
-    let summary = Summary::of(&plan, &largest, timing);
-    let graph = planner.graph(Purpose::Train);
-    let met = collectives(graph, &plan, &largest)?;
-    let text = match &arguments.explain {
-        _ if arguments.json => {
-            let (devices, (_, from_peers)) = (job.devices.count, met);
-            json(&serde_json::json!({
-                "devices": devices, "from_peers": from_peers, "machine": about, "summary": summary, "plan": plan
-            }))?
-        }
-        Some(value) => explain(graph, &plan, value)?,
-        None => {
-            let budget = planner.options().memory;
-            table(graph, &plan, &summary, budget) + &about + "\n"
-        }
+    let mut reporter = TerminalReporter::new(OutputMode::choose(arguments.json), Box::new(io::stdout()));
+    let mut report = |event: Event| match reporter.report(&event) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(_) => ControlFlow::Break(()),
     };
-    Ok(out.write_all(text.as_bytes())?)
+    let text = text(arguments, &job, &request, &mut report)?;
+    drop(reporter);
+    Ok(io::stdout().lock().write_all(text.as_bytes())?)
 }
 
-/// Says how strategies rank, unless one is asked for, and what the devices do with the one that is chosen.
-fn several(
+/// What the command prints.
+fn text(
     arguments: &PlanArguments,
-    name: &'static str,
-    forced: bool,
-    (graphs, devices): (&JobGraphs, &[LocalDevice]),
-    out: &mut impl Write,
-) -> Result<(), Error> {
-    let set = device_set(devices);
-    let (able, mut unable) = match forced {
-        true => {
-            let strategy = Strategy::named(name).expect("job files name known strategies");
-            (vec![Candidate::new(strategy, graphs, &set)?], Vec::new())
-        }
-        false => ranking(graphs, &set)?,
-    };
-    let Some(chosen) = able.iter().find(|candidate| forced || candidate.same_numbers) else {
-        return Err(unable.swap_remove(0).1.into());
-    };
-    if let Some(path) = &arguments.trace {
-        write_trace(path, chosen)?;
+    job: &Job,
+    request: &PlanRequest,
+    on_event: &mut EventHandler<'_>,
+) -> Result<String, Error> {
+    if arguments.fit {
+        return Ok(match cheapest_change(job, request, on_event)? {
+            Some(Proposal { field, value, .. }) => {
+                eprintln!("{field} = {value} makes it fit");
+                arguments.job.load([(field.as_str(), "--fit", value.clone())])?.to_toml()
+            }
+            None => {
+                eprintln!("it fits as it is");
+                job.to_toml()
+            }
+        });
     }
-    let text = match arguments.json {
-        true => json(&as_json(chosen, &able, &unable))?,
-        false if forced => devices_table(chosen),
-        false => ranking_table(&able, &unable) + "\n" + &devices_table(chosen),
+    if arguments.budget_curve {
+        let points = budget_curve(job, request, on_event)?;
+        return if arguments.json { json(&points) } else { Ok(curve_table(&points)) };
+    }
+    let planned = match &arguments.explain {
+        Some(_) => Planned::Device(Box::new(plan_first_device(job, request, on_event)?)),
+        None => plan_with(job, request, on_event)?,
     };
-    Ok(out.write_all(text.as_bytes())?)
+    if let (Planned::Devices(planned), Some(path)) = (&planned, &arguments.trace) {
+        write_trace(path, planned.chosen())?;
+    }
+    match (&planned, &arguments.explain) {
+        _ if arguments.json => json(&planned.to_json()),
+        (Planned::Device(planned), Some(value)) => explain(&planned.graph, &planned.plan, value),
+        (Planned::Device(planned), None) => Ok(table(planned) + &planned.machine + "\n"),
+        (Planned::Devices(planned), _) if request.one_strategy => Ok(devices_table(planned.chosen())),
+        (Planned::Devices(planned), _) => {
+            let ranking = ranking_table(&planned.candidates, &planned.impossible);
+            Ok(ranking + "\n" + &devices_table(planned.chosen()))
+        }
+    }
 }
 
 fn json(value: &impl Serialize) -> Result<String, Error> {
     Ok(serde_json::to_string(value).map_err(io::Error::from)? + "\n")
-}
-
-fn word(choice: Choice) -> &'static str {
-    match choice {
-        Choice::Keep => "kept",
-        Choice::Recompute => "recomputed",
-        Choice::Host => "moved to host memory",
-        Choice::Disk => "moved to disk",
-    }
 }
 
 fn time(seconds: f64) -> String {
@@ -217,14 +134,9 @@ fn links(moved: &Ledger) -> String {
     if some.is_empty() { "nothing".into() } else { some.join(", ") }
 }
 
-/// How often a device exchanges values with others in a step, and the bytes it takes from them.
-fn collectives(graph: &Graph, plan: &Plan, sizes: &Bindings) -> Result<(usize, u64), PlanError> {
-    let collectives = graph.nodes.iter().filter(|node| node.op.def().meets()).count();
-    Ok((collectives, exchanged(graph, &slice_of(sizes, plan.partials)?, plan.partials)?))
-}
-
-/// The passes, what holds the memory at the peak, and what moves.
-fn table(graph: &Graph, plan: &Plan, summary: &Summary, budget: Option<u64>) -> String {
+/// What each pass did, the largest values at the peak, and transfers.
+fn table(planned: &PlannedDevice) -> String {
+    let PlannedDevice { graph, plan, figures, budget, .. } = planned;
     let mut text = passes(&plan.passes);
     let (at, held) = plan.at_peak();
     let of = budget.map_or("no limit".to_string(), |bytes| format!("budget {}", units::bytes(bytes)));
@@ -243,7 +155,7 @@ fn table(graph: &Graph, plan: &Plan, summary: &Summary, budget: Option<u64>) -> 
         let _ = writeln!(text, "{} {}", place(space.tier), units::bytes(space.bytes));
     }
     let _ = writeln!(text, "a step moves {}", links(&Ledger::of(plan)));
-    let busy = |stream: PlanStream| summary.timing.busy[stream as usize];
+    let busy = |stream: PlanStream| figures.timing.busy[stream as usize];
     let streams: Vec<String> = STREAMS
         .iter()
         .filter(|s| busy(**s) > 0.0)
@@ -287,28 +199,11 @@ fn running(graph: &Graph, plan: &Plan, at: usize) -> String {
     })
 }
 
-/// Plans for budgets from the least that will do to all that could be used.
-fn curve(planner: &mut Planner, sizes: &Bindings) -> Result<Vec<Point>, Error> {
-    let [graph, evaluation] = [Purpose::Train, Purpose::Evaluate].map(|which| planner.graph(which).clone());
-    let options = planner.options().clone();
-    let least = planner.smallest(sizes)?;
-    let most = planner.unlimited(Purpose::Train, sizes)?.spaces[0].bytes;
-    let mut points = Vec::new();
-    for part in 0..=8 {
-        let budget = least + (most - least.min(most)) * part / 8;
-        let limited = DeviceOptions { memory: Some(budget), largest: Some(sizes.clone()), ..options.clone() };
-        let mut planner = Planner::new(graph.clone(), Some(evaluation.clone()), limited)?;
-        let plan = planner.plan(Purpose::Train, sizes)?;
-        let timing = planner.timing(Purpose::Train, sizes, &plan)?;
-        points.push(Point { budget, summary: Summary::of(&plan, sizes, timing) });
-    }
-    Ok(points)
-}
-
-fn curve_table(points: &[Point]) -> String {
+/// The step time within every budget.
+fn curve_table(points: &[BudgetPoint]) -> String {
     let mut text = format!("{:>11} {:>11} {:>11}  a step moves\n", "budget", "step time", "recompute");
     for p in points {
-        let timing = &p.summary.timing;
+        let timing = &p.figures.timing;
         let _ = writeln!(
             text,
             "{:>11} {:>11} {:>11}  {}",

@@ -3,15 +3,12 @@
 
 use crate::error::Error;
 use crate::files::write_file;
+use crate::planning::{from_peers, graphs_and_plans};
 use crate::units;
-use gulliver_graph::graph::Graph;
 use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::devices::predict::PredictedStep;
 use gulliver_plan::devices::strategy::Candidate;
-use gulliver_plan::document::job::Purpose;
-use gulliver_plan::document::plan::Plan;
 use gulliver_plan::document::timeline::bars;
-use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -20,24 +17,6 @@ const WIDTH: usize = 72;
 
 fn time(seconds: f64) -> String {
     units::duration(Duration::from_secs_f64(seconds.max(0.0)))
-}
-
-/// The graphs and plans of all devices.
-pub fn plans(candidate: &Candidate) -> Vec<(&Graph, &Plan)> {
-    candidate
-        .planners
-        .iter()
-        .map(|planner| planner.graph(Purpose::Train))
-        .zip(&candidate.prediction.plans)
-        .collect()
-}
-
-/// Bytes from other devices, over all of them.
-fn from_peers(candidate: &Candidate) -> u64 {
-    let count = |(graph, plan): (&Graph, &Plan)| {
-        gulliver_plan::document::collectives::exchanged(graph, &plan.bindings(), plan.partials).unwrap_or(0)
-    };
-    plans(candidate).into_iter().map(count).sum()
 }
 
 fn swapped(prediction: &PredictedStep) -> u64 {
@@ -113,41 +92,17 @@ pub fn devices_table(candidate: &Candidate) -> String {
             time(link.busy)
         );
     }
-    text.push_str(&bars(&plans(candidate), &together.spans, WIDTH));
+    text.push_str(&bars(&graphs_and_plans(candidate), &together.spans, WIDTH));
     text.push_str("one step from left to right: f forward, b backward, u update, + sums and copies, = copies to and from ");
     text.push_str("host or disk, x exchanges between devices, · idle\n");
     text
 }
 
-/// The same as JSON.
-pub fn as_json(chosen: &Candidate, able: &[Candidate], unable: &[(&'static str, JobPlanError)]) -> Value {
-    let summary = |candidate: &Candidate| {
-        let peaks: Vec<u64> = candidate.prediction.plans.iter().map(|plan| plan.spaces[0].live).collect();
-        let together = &candidate.prediction.together;
-        json!({
-            "strategy": candidate.name,
-            "seconds": together.seconds,
-            "peaks": peaks,
-            "devices": together.devices,
-            "links": together.links,
-            "from_peers": from_peers(candidate),
-            "same_numbers": candidate.same_numbers,
-            "devices_used": candidate.planners.len(),
-        })
-    };
-    let unable: Vec<Value> =
-        unable.iter().map(|(name, why)| json!({"strategy": name, "why": why.to_string()})).collect();
-    json!({
-        "chosen": summary(chosen),
-        "ranking": able.iter().map(summary).collect::<Vec<Value>>(),
-        "impossible": unable,
-        "plans": chosen.prediction.plans,
-    })
-}
-
 /// Writes the trace of a simulated step for Chrome or Perfetto.
 pub fn write_trace(path: &std::path::Path, candidate: &Candidate) -> Result<(), Error> {
-    let text =
-        gulliver_plan::document::timeline::trace(&plans(candidate), &candidate.prediction.together.spans);
+    let text = gulliver_plan::document::timeline::trace(
+        &graphs_and_plans(candidate),
+        &candidate.prediction.together.spans,
+    );
     write_file(path, |file| file.write_all(text.as_bytes()))
 }

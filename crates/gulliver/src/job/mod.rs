@@ -180,6 +180,16 @@ impl Job {
         }
     }
 
+    /// The name of its file; `job` if it was read from text.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Names another file as the one the job was read from.
+    pub(crate) fn name_file(&mut self, file: &Path) {
+        self.file = file.display().to_string();
+    }
+
     /// The whole job as a job file, defaults included; [`Job::parse`] gives the same job again.
     pub fn to_toml(&self) -> String {
         write::to_toml(self)
@@ -224,7 +234,7 @@ pub fn model_with(name: &str, sets: &[String]) -> Result<ModelSection, JobError>
 }
 
 /// Reads `--set` flags that may name only the settings `names` of the model `owner`.
-pub(crate) fn model_settings(
+fn model_settings(
     owner: &str,
     names: &[&str],
     sets: &[String],
@@ -234,9 +244,6 @@ pub(crate) fn model_settings(
         let origin = FieldOrigin::Flag(set.clone());
         let wrong = |problem: String| JobError { origin: origin.clone(), field: String::new(), problem };
         let all = || names.join(", ");
-        if names.is_empty() {
-            return Err(wrong(format!("{owner} has no settings to change")));
-        }
         let Some((path, value)) = set.split_once('=') else {
             return Err(wrong(format!("must have the form setting=value; {owner} has {}", all())));
         };

@@ -5,7 +5,7 @@ use crate::files::read_text;
 use crate::units;
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::hardware::Accelerator;
-use gulliver_oracle::network::Link;
+use gulliver_oracle::network::ClusterLink;
 use serde::Deserialize;
 use std::path::Path;
 
@@ -74,15 +74,15 @@ pub fn cluster(name: &str) -> Result<Cluster, Error> {
     if let Some(memory) = &file.memory {
         device.memory = bytes(memory)?;
     }
-    let within = Link::named(&file.within)?;
-    let between = Link::named(file.between.as_deref().unwrap_or("10gbe"))?;
+    let within = ClusterLink::named(&file.within)?;
+    let between = ClusterLink::named(file.between.as_deref().unwrap_or("10gbe"))?;
     let mut made = Cluster::of(device, (file.nodes, file.devices), within, between);
     made.name = path.file_stem().map_or(name.into(), |stem| stem.to_string_lossy().into_owned());
     made.adapters = file.adapters;
     made.oversubscription = file.oversubscription.unwrap_or(made.oversubscription);
     made.leaf = file.leaf.unwrap_or(made.leaf);
     if let Some(host) = &file.host {
-        made.host = Link::named(host)?;
+        made.host = ClusterLink::named(host)?;
     }
     if let Some(memory) = &file.host_memory {
         made.host_memory = bytes(memory)?;

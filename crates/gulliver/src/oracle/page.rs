@@ -1,6 +1,6 @@
 //! One self-contained HTML page: scaling curves of the families and where the seconds of the best go.
 
-use gulliver_oracle::closed::Estimate;
+use gulliver_oracle::estimate::Estimate;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -8,21 +8,21 @@ use std::fmt::Write as _;
 pub type Scale = (u32, Vec<Estimate>);
 
 /// How pages look.
-pub(super) const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:820px;margin:2em auto;\
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:820px;margin:2em auto;\
     padding:0 1em;color:#222}table{border-collapse:collapse;width:100%}\
     td,th{padding:.2em .6em;text-align:right;border-bottom:1px solid #ddd}\
     td:nth-child(2),th:nth-child(2),td:last-child,th:last-child{text-align:left}\
     svg{width:100%;height:auto}text{font:12px system-ui,sans-serif}";
-pub(super) const WIDTH: f64 = 760.0;
-pub(super) const HEIGHT: f64 = 340.0;
-pub(super) const MARGIN: f64 = 60.0;
-pub(super) const COLORS: [&str; 10] = [
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 340.0;
+const MARGIN: f64 = 60.0;
+const COLORS: [&str; 10] = [
     "#4063d8", "#389826", "#cb3c33", "#9558b2", "#b8860b", "#008b8b", "#d2691e", "#708090", "#c71585",
     "#2f4f4f",
 ];
 
-/// The page; `title` and `about` are plain text, `meanings` what short names mean.
-pub fn page(title: &str, about: &[String], scales: &[Scale], meanings: &[(String, &str)]) -> String {
+/// The beginning of a page: its title, and lines that say what was asked.
+pub(super) fn opening(title: &str, about: &[String]) -> String {
     let mut html = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\
          <style>{STYLE}</style></head><body><h1>{0}</h1>\n",
@@ -31,7 +31,13 @@ pub fn page(title: &str, about: &[String], scales: &[Scale], meanings: &[(String
     for line in about {
         let _ = writeln!(html, "<p>{}</p>", escape(line));
     }
-    let _ = writeln!(html, "<h2>Samples a second</h2>{}", curves(scales));
+    html
+}
+
+/// The page; `title` and `about` are plain text, `meanings` what short names mean.
+pub fn page(title: &str, about: &[String], scales: &[Scale], meanings: &[(String, &str)]) -> String {
+    let mut html = opening(title, about);
+    let _ = writeln!(html, "<h2>Samples a second</h2>{}", throughputs(scales));
     let _ = writeln!(html, "<h2>Where a step of the best strategy goes</h2>{}", stacks(scales));
     html += "<h2>The best of each family</h2><table><tr><th>devices</th><th>strategy</th><th>step</th>\
              <th>80 % of steps</th><th>memory</th><th>bottleneck</th></tr>\n";
@@ -43,8 +49,8 @@ pub fn page(title: &str, about: &[String], scales: &[Scale], meanings: &[(String
                 "<tr><td>{devices}</td><td>{}</td><td>{}</td><td>{} – {}</td><td>{:.1} GB{fits}</td><td>{}</td></tr>",
                 escape(&one.strategy.to_string()),
                 seconds(one.seconds),
-                seconds(one.interval[0]),
-                seconds(one.interval[1]),
+                seconds(one.interval.low),
+                seconds(one.interval.high),
                 one.memory.device() / 1e9,
                 one.bottleneck.words()
             );
@@ -81,65 +87,82 @@ pub fn seconds(value: f64) -> String {
     }
 }
 
-pub(super) fn escape(text: &str) -> String {
+fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A straight line through logarithms: the smallest value to the start, the largest to the end.
-pub(super) fn scaled(value: f64, [low, high]: [f64; 2], [start, end]: [f64; 2]) -> f64 {
-    let span = (high / low).ln();
-    if span <= 0.0 { 0.5 * (start + end) } else { start + (value / low).ln() / span * (end - start) }
-}
-
-fn curves(scales: &[Scale]) -> String {
-    let mut families: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+/// The curve of each family.
+fn throughputs(scales: &[Scale]) -> String {
+    let mut families: BTreeMap<String, Vec<Point>> = BTreeMap::new();
     for (devices, estimates) in scales {
         for one in first_of_each(estimates).into_iter().filter(|one| one.missing.is_none()) {
-            families.entry(one.strategy.family()).or_default().push((*devices as f64, one.throughput));
+            let point = Point { x: f64::from(*devices), y: one.throughput };
+            families.entry(one.strategy.family()).or_default().push(point);
         }
     }
-    let all: Vec<(f64, f64)> = families.values().flatten().copied().collect();
+    curves(&families.into_iter().collect::<Vec<_>>(), "devices")
+}
+
+/// A point of a curve.
+#[derive(Clone, Copy)]
+pub(super) struct Point {
+    pub x: f64,
+    pub y: f64,
+}
+
+/// Smallest and largest of some values, placed on the page on a logarithmic scale.
+struct Axis {
+    low: f64,
+    high: f64,
+    start: f64,
+    end: f64,
+}
+
+impl Axis {
+    fn new(values: impl Iterator<Item = f64>, start: f64, end: f64) -> Axis {
+        let ends = |(low, high): (f64, f64), v: f64| (low.min(v), high.max(v));
+        let (low, high) = values.fold((f64::INFINITY, 0.0), ends);
+        Axis { low, high, start, end }
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        let span = (self.high / self.low).ln();
+        let share = if span <= 0.0 { 0.5 } else { (value / self.low).ln() / span };
+        self.start + share * (self.end - self.start)
+    }
+}
+
+/// A line through the points of each name; `across` says what is counted from left to right.
+pub(super) fn curves(lines: &[(String, Vec<Point>)], across: &str) -> String {
+    let all: Vec<Point> = lines.iter().flat_map(|(_, points)| points).copied().collect();
     if all.is_empty() {
         return "<p>Nothing fits.</p>".into();
     }
-    let range = |of: fn(&(f64, f64)) -> f64| {
-        all.iter().map(of).fold([f64::INFINITY, 0.0f64], |[low, high], v| [low.min(v), high.max(v)])
-    };
-    let (across, up) = (range(|p| p.0), range(|p| p.1));
-    let x = |v: f64| scaled(v, across, [MARGIN, WIDTH - 160.0]);
-    let y = |v: f64| scaled(v, up, [HEIGHT - 40.0, 20.0]);
+    let x = Axis::new(all.iter().map(|p| p.x), MARGIN, WIDTH - 160.0);
+    let y = Axis::new(all.iter().map(|p| p.y), HEIGHT - 40.0, 20.0);
     let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">");
-    for (devices, _) in scales {
-        let at = x((*devices as f64).clamp(across[0], across[1]));
-        let _ = write!(
-            svg,
-            "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{devices}</text>",
-            HEIGHT - 20.0
-        );
+    for value in [x.low, x.high] {
+        let (at, line) = (x.at(value), HEIGHT - 20.0);
+        let _ = write!(svg, "<text x=\"{at:.1}\" y=\"{line:.1}\" text-anchor=\"middle\">{value}</text>");
     }
-    for value in up {
-        let _ = write!(svg, "<text x=\"4\" y=\"{:.1}\">{value:.3e}</text>", y(value) + 4.0);
+    for value in [y.low, y.high] {
+        let _ = write!(svg, "<text x=\"4\" y=\"{:.1}\">{value:.2}</text>", y.at(value) + 4.0);
     }
-    let _ = write!(svg, "<text x=\"{MARGIN}\" y=\"{:.1}\">devices</text>", HEIGHT - 4.0);
-    for (i, (family, points)) in families.iter().enumerate() {
+    let _ = write!(svg, "<text x=\"{MARGIN}\" y=\"{:.1}\">{across}</text>", HEIGHT - 4.0);
+    for (i, (name, points)) in lines.iter().enumerate() {
         let color = COLORS[i % COLORS.len()];
-        let line: Vec<String> = points.iter().map(|p| format!("{:.1},{:.1}", x(p.0), y(p.1))).collect();
+        let line: Vec<String> = points.iter().map(|p| format!("{:.1},{:.1}", x.at(p.x), y.at(p.y))).collect();
         let _ = write!(
             svg,
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\"/>",
             line.join(" ")
         );
         for p in points {
-            let _ =
-                write!(svg, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{color}\"/>", x(p.0), y(p.1));
+            let (x, y) = (x.at(p.x), y.at(p.y));
+            let _ = write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{color}\"/>");
         }
-        let _ = write!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{color}\">{}</text>",
-            WIDTH - 150.0,
-            24.0 + 18.0 * i as f64,
-            escape(family)
-        );
+        let (left, top) = (WIDTH - 150.0, 24.0 + 18.0 * i as f64);
+        let _ = write!(svg, "<text x=\"{left:.1}\" y=\"{top:.1}\" fill=\"{color}\">{}</text>", escape(name));
     }
     svg + "</svg>"
 }
@@ -178,7 +201,7 @@ fn stacks(scales: &[Scale]) -> String {
             self::seconds(one.seconds)
         );
     }
-    let phases = gulliver_oracle::closed::Phases::default().rows();
+    let phases = gulliver_oracle::estimate::Phases::default().rows();
     for (line, (i, (name, _))) in
         phases.iter().enumerate().filter(|(_, row)| names.contains(&row.0)).enumerate()
     {

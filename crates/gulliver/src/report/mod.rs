@@ -2,7 +2,7 @@
 
 pub mod confusion;
 pub mod metrics;
-pub mod planning;
+mod planning;
 mod sweep;
 pub mod table;
 pub mod tensorboard;

@@ -1,5 +1,6 @@
 //! Events on the terminal: a progress bar for people watching, plain lines for logs, JSON lines for programs.
 
+use super::planning::PlanningView;
 use super::sweep::SweepView;
 use super::table::short;
 use crate::error::one_line;
@@ -48,18 +49,27 @@ pub struct TerminalReporter {
     batch: u64,
     memory: String,
     sweep: SweepView,
+    planning: Option<PlanningView>,
 }
 
 impl TerminalReporter {
     /// Shows events on `out`; the bar itself is drawn on standard error.
     pub fn new(mode: OutputMode, out: Box<dyn Write + Send>) -> TerminalReporter {
         let (bar, memory, sweep) = (ProgressBar::hidden(), String::new(), SweepView::new());
-        TerminalReporter { mode, out, bar, steps: 0, batch: 0, memory, sweep }
+        TerminalReporter { mode, out, bar, steps: 0, batch: 0, memory, sweep, planning: None }
     }
 
     /// Shows one event; an error is shown to programs only. Fails only if the output does (a closed pipe, a full disk).
     pub fn report(&mut self, event: &Event) -> io::Result<()> {
         self.sweep.note(event);
+        if let Event::Planning { activity, rounds, seconds, budget } = event {
+            self.planning = self.planning.take().or_else(|| PlanningView::new(self.mode, *budget, *seconds));
+            if let Some(planning) = &self.planning {
+                planning.show(activity, *rounds, *seconds);
+            }
+            return Ok(());
+        }
+        self.planning = None;
         match event {
             Event::Start { plan, from_step, steps, batch, .. } => {
                 (self.steps, self.batch) = (*steps, *batch);

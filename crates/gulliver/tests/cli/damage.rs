@@ -5,7 +5,7 @@ use crate::files::{csv, idx, npy_floats, npy_labels};
 use crate::process::{Place, Random};
 use gulliver::job::Job;
 use gulliver::local::together;
-use gulliver::setup::{How, setup};
+use gulliver::setup::{PlanningOptions, setup};
 use gulliver_run::checkpoint::CheckpointFile;
 use gulliver_run::train::{self, Resumed};
 use std::path::Path;
@@ -44,20 +44,20 @@ fn try_job(file: &Path) -> Result<(), String> {
     if numbers || large(job.train.batch, 64) || job.data.options.examples.is_some_and(|n| n > 1000) {
         return Ok(());
     }
-    let mut ready = setup(&job, None, None, &How::default()).map_err(|e| e.to_string())?;
+    let mut ready = setup(&job, None, None, &PlanningOptions::default()).map_err(|e| e.to_string())?;
     let mut session = together(ready.strategy, ready.planners, &ready.devices, job.train.seed)
         .map_err(|e| e.to_string())?;
     if let Some(path) = &job.train.weights {
         let mut stored = CheckpointFile::open(path).map_err(|e| e.to_string())?;
-        let options = &ready.options;
+        let options = &ready.prepared.options;
         train::load_weights(&mut session, &mut stored, options, true).map_err(|e| e.to_string())?;
     }
-    ready.options.steps = ready.options.steps.min(2);
+    ready.prepared.options.steps = ready.prepared.options.steps.min(2);
     let done = train::train(
         &mut session,
-        &mut ready.schedule,
-        &ready.sources,
-        &ready.options,
+        &mut ready.prepared.schedule,
+        &ready.prepared.sources,
+        &ready.prepared.options,
         &Resumed::default(),
         &AtomicBool::new(false),
         &mut |_| {},

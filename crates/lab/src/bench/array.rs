@@ -83,7 +83,7 @@ pub fn measure(
     let info = DataInfo { examples: workload.batch, ..DataInfo::default() };
     let sampler = Sampler::new(workload.batch, workload.batch, 0, false, true, None)?;
     let train: Arc<dyn Dataset> = Arc::new(Fixed { batch, info });
-    let sources = Arc::new(Sources { train, sampler: Arc::new(sampler), validation: None });
+    let sources = Arc::new(Sources::from_parts(train, sampler, None));
     let options = |seed| TrainOptions {
         steps: u64::MAX,
         seed,

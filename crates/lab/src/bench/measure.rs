@@ -1,15 +1,16 @@
 //! Trains one workload on one fixed batch and measures it: as the peer's program does, two steps to
 //! warm up and then as many as fit the time.
 
+use crate::array::fuse;
 use crate::bench::parts::{self, BudgetParts};
 use crate::error::LabError;
 use crate::workload::{BenchWorkload, step_flops};
-use gulliver::local::{LocalDevice, array_session, device_set, session, together};
-use gulliver_graph::array::fuse;
+use gulliver::local::{LocalDevice, LocalError, device_set, planner, session, together};
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::role::{DataRole, HyperRole};
-use gulliver_plan::devices::strategy::replicated;
+use gulliver_plan::devices::strategy::{ALONE, job, replicated};
 use gulliver_plan::document::job::Purpose;
 use gulliver_run::data::Batch;
 use gulliver_run::host::resident;
@@ -97,6 +98,12 @@ impl BenchVariant {
     }
 }
 
+/// A session of a fused array on one device; the seeds of its members count from 0.
+fn array_session(graph: Graph, device: &LocalDevice, members: usize) -> Result<Session, LocalError> {
+    let plan = job(ALONE, vec![planner(graph, None, device)?])?;
+    Ok(Session::array(plan, device.open(0)?, &(0..members as u64).collect::<Vec<_>>())?)
+}
+
 /// A workload being trained.
 pub struct BenchRunner {
     /// Which.
@@ -126,7 +133,7 @@ impl BenchRunner {
             None => session(graph, None, &options, 0)?,
             Some(members) => {
                 let fused = fuse(&graph, members, &|role| matches!(role, DataRole::Noise { .. }))?;
-                array_session(fused.graph, None, &options, &(0..members as u64).collect::<Vec<_>>())?
+                array_session(fused.graph, &options, members)?
             }
         };
         Ok(BenchRunner { workload, session, batch, done: 0 })

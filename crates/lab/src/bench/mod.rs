@@ -8,13 +8,13 @@ pub mod profile;
 pub mod scaling;
 
 use crate::error::LabError;
+use crate::traffic::explain;
 use crate::workload::{BenchWorkload, WORKLOADS, workloads};
 use clap::Args;
 use gulliver::report::table::{self, Column};
 use gulliver::setup::{measured, measured_links};
 use gulliver::units;
 use gulliver_graph::dim::DimError;
-use gulliver_graph::fuse_elementwise;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::nearest::suggestion;
 use gulliver_run::profile::roofline;
@@ -360,7 +360,7 @@ fn show_arrays(
 fn show_fusion(out: &mut impl Write, workload: &'static BenchWorkload) -> Result<(), LabError> {
     let (before, after) = (workload.plain_graph()?, workload.graph()?);
     let problem = |e: DimError| LabError::Workload { workload: workload.name.into(), problem: e.to_string() };
-    let text = fuse_elementwise::explain(&before, &after, &workload.sizes()).map_err(problem)?;
+    let text = explain(&before, &after, &workload.sizes()).map_err(problem)?;
     writeln!(out, "{}\n{text}", workload.name)?;
     Ok(())
 }

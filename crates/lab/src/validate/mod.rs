@@ -1,6 +1,7 @@
 //! `lab validate DIR`: the oracle's predictions against the published measurements of a directory.
 
 pub mod csv;
+pub mod models;
 pub mod paradl;
 pub mod score;
 pub mod truth;
@@ -11,7 +12,7 @@ use csv::CsvTable;
 use gulliver::files::read_text;
 use gulliver::oracle::page::seconds;
 use gulliver::report::table::{Column, render};
-use score::{Prediction, Score, score};
+use score::{ComparedRow, Score, score};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -154,8 +155,8 @@ fn figure(value: f64) -> String {
 }
 
 /// Cases by how far they are off, the farthest first.
-fn worst(cases: &[Prediction]) -> Vec<(f64, &Prediction)> {
-    let mut all: Vec<(f64, &Prediction)> =
+fn worst(cases: &[ComparedRow]) -> Vec<(f64, &ComparedRow)> {
+    let mut all: Vec<(f64, &ComparedRow)> =
         cases.iter().filter_map(|case| Some((case.error()?, case))).collect();
     all.sort_by(|a, b| b.0.abs().total_cmp(&a.0.abs()));
     all
@@ -165,7 +166,7 @@ fn as_json(scored: &[Scored], unknown: &[String]) -> Result<String, LabError> {
     let files: Vec<serde_json::Value> = scored
         .iter()
         .map(|Scored { file, part, score }| {
-            let mut cases: Vec<&Prediction> = worst(&part.cases).into_iter().map(|(_, case)| case).collect();
+            let mut cases: Vec<&ComparedRow> = worst(&part.cases).into_iter().map(|(_, case)| case).collect();
             cases.extend(part.cases.iter().filter(|case| case.error().is_none()));
             serde_json::json!({
                 "file": file, "part": part.name, "score": score, "published": part.published,

@@ -1,11 +1,12 @@
 //! How well predictions meet measurements: error, order, what a wrong choice costs, and memory.
 
+use gulliver_oracle::estimate::Interval;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// A measurement and what was predicted for it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Prediction {
+pub struct ComparedRow {
     /// The row, for people.
     pub label: String,
     /// Rows between which a user would choose: the same model, devices and batch.
@@ -15,14 +16,14 @@ pub struct Prediction {
     /// Predicted.
     pub predicted: f64,
     /// Between which eight of ten should lie.
-    pub interval: Option<[f64; 2]>,
+    pub interval: Option<Interval>,
     /// What another oracle predicted for the same row.
     pub peer: Option<f64>,
     /// Whether it ran out of memory, measured and predicted, where that is known.
     pub out_of_memory: Option<(bool, bool)>,
 }
 
-impl Prediction {
+impl ComparedRow {
     /// Share by which the prediction is off, with its sign.
     pub fn error(&self) -> Option<f64> {
         self.measured.filter(|m| *m > 0.0).map(|measured| self.predicted / measured - 1.0)
@@ -53,15 +54,10 @@ pub struct Score {
 }
 
 /// Scores cases.
-pub fn score(cases: &[Prediction]) -> Score {
-    let errors: Vec<f64> = cases.iter().filter_map(Prediction::error).collect();
-    let held: Vec<bool> = cases
-        .iter()
-        .filter_map(|case| {
-            let ([low, high], measured) = (case.interval?, case.measured?);
-            Some(low <= measured && measured <= high)
-        })
-        .collect();
+pub fn score(cases: &[ComparedRow]) -> Score {
+    let errors: Vec<f64> = cases.iter().filter_map(ComparedRow::error).collect();
+    let held: Vec<bool> =
+        cases.iter().filter_map(|case| Some(case.interval?.contains(case.measured?))).collect();
     let mut groups: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     for case in cases {
         if let Some(measured) = case.measured.filter(|_| !case.group.is_empty()) {
@@ -131,13 +127,13 @@ fn regret(group: &[(f64, f64)]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn case(group: &str, measured: f64, predicted: f64) -> Prediction {
-        Prediction {
+    fn case(group: &str, measured: f64, predicted: f64) -> ComparedRow {
+        ComparedRow {
             label: String::new(),
             group: group.into(),
             measured: Some(measured),
             predicted,
-            interval: Some([0.6 * predicted, 1.6 * predicted]),
+            interval: Some(Interval { low: 0.6 * predicted, high: 1.6 * predicted }),
             peer: Some(2.0 * measured),
             out_of_memory: None,
         }
@@ -165,7 +161,7 @@ mod tests {
         for (measured, predicted) in
             [(true, true), (true, false), (false, true), (false, false), (true, true)]
         {
-            cases.push(Prediction {
+            cases.push(ComparedRow {
                 measured: None,
                 out_of_memory: Some((measured, predicted)),
                 ..case("", 1.0, 1.0)

@@ -1,9 +1,9 @@
 //! A checkpoint file, verified and then read in pieces, so that a model need not fit in memory twice.
 
 use super::header::{self, Header, StoredTensor, StoredType};
-use super::{CHECKSUM, Checkpoint, CheckpointError, PIECE, checksum, describe, swap_if_big_endian};
+use super::{CHECKSUM, Checkpoint, CheckpointError, PIECE, checksum, describe};
 use crate::device::RunError;
-use crate::host::{HostTensor, all_finite};
+use crate::host::{HostTensor, all_finite, swap_if_big_endian};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::nearest::nearest;
 use sha2::{Digest, Sha256};
@@ -34,7 +34,7 @@ impl CheckpointFile {
     /// Opens a checkpoint, or any safetensors file with element types of Gulliver.
     ///
     /// Checks every length, offset and shape against the size of the file before allocating memory, and verifies the
-    /// checksum if there is one. Never panics, whatever the content.
+    /// checksum if there is one. Never panics, for any content.
     pub fn open(path: &Path) -> Result<CheckpointFile, CheckpointError> {
         let corrupt = |cause: String| CheckpointError::Corrupt { path: path.to_path_buf(), cause };
         let (file, header, mut position) = open_header(path)?;

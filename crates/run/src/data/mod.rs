@@ -38,6 +38,11 @@ impl Batch {
         self.fields.iter().find(|(n, _)| n == name).map(|(_, tensor)| tensor)
     }
 
+    /// Number of examples: the first extent of the first tensor.
+    pub fn rows(&self) -> usize {
+        self.fields.first().and_then(|(_, tensor)| tensor.shape().first()).copied().unwrap_or(0)
+    }
+
     /// Bytes of all tensors.
     pub fn bytes(&self) -> usize {
         self.fields.iter().map(|(_, tensor)| tensor.as_bytes().len()).sum()

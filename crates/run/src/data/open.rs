@@ -128,8 +128,7 @@ fn split_text(
             return Err(DataError::option("folds", what));
         }
         let whole = TextWindows::new(text.clone(), 0..text.len(), options.length, stride)?;
-        let parts = parts(whole.len(), options)?;
-        return Ok(subsets(Arc::new(whole), parts));
+        return divided(whole, options);
     }
     let cut = text.len().saturating_sub(held);
     let train = TextWindows::new(text.clone(), 0..cut, options.length, stride)?;
@@ -158,8 +157,7 @@ fn open_lines(options: &DataOptions) -> Result<Opened, DataError> {
         let held = read(held, &with_characters(options, &whole))?;
         return Ok((Arc::new(whole), Some(Arc::new(held))));
     }
-    let parts = parts(whole.len(), options)?;
-    Ok(subsets(Arc::new(whole), parts))
+    divided(whole, options)
 }
 
 fn open_csv_text(options: &DataOptions) -> Result<Opened, DataError> {
@@ -169,6 +167,11 @@ fn open_csv_text(options: &DataOptions) -> Result<Opened, DataError> {
     let vocabulary = vocabulary(options, &bytes)?;
     let whole =
         Sequences::new(path, bytes, spans, vocabulary, options.max_length, SequenceTarget::Column(target))?;
+    divided(whole, options)
+}
+
+/// A training and a validation part of a data set.
+fn divided(whole: impl Dataset + 'static, options: &DataOptions) -> Result<Opened, DataError> {
     let parts = parts(whole.len(), options)?;
     Ok(subsets(Arc::new(whole), parts))
 }
@@ -260,8 +263,7 @@ fn open_images(options: &DataOptions) -> Result<Opened, DataError> {
     let open = |found| ImageFolder::new(found, size, options.channels, normalise.clone());
     let whole = open(ImageFiles::folders(&train, None)?)?;
     let Some(held) = held else {
-        let parts = parts(whole.len(), options)?;
-        return Ok(subsets(Arc::new(whole), parts));
+        return divided(whole, options);
     };
     let validation = open(ImageFiles::folders(&held, Some(&whole.info().class_names))?)?;
     Ok((Arc::new(whole), Some(Arc::new(validation))))

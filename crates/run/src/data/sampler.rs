@@ -1,11 +1,12 @@
 //! The examples of each step: a pure function of (options, seed, step), so resuming needs only the step number.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use gulliver_graph::random::{RandomStream, hash_name};
 
 use super::order::{EpochOrder, LISTED, Permutation};
 use super::{DataError, Dataset};
+use crate::team::lock;
 
 /// Batches of similar lengths: examples are sorted by length within shuffled windows of `window` batches, and then the
 /// batches are shuffled.
@@ -89,8 +90,7 @@ impl Sampler {
     }
 
     fn order(&self, epoch: u64) -> EpochOrder {
-        // An order is stored only when it is complete, so a poisoned lock is harmless.
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = lock(&self.cache);
         match &*cache {
             Some((cached, order)) if *cached == epoch => order.clone(),
             _ => {

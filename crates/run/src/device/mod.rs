@@ -9,17 +9,14 @@ pub use error::RunError;
 use crate::peers::Peers;
 use gulliver_graph::graph::{Graph, Value};
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Plan, PlanStream, TIERS, Tier};
+use gulliver_plan::document::plan::{BufferRange, Plan, PlanStream, TIERS, Tier};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A device that runs plans. It obeys verified plans to the letter and decides nothing.
 pub trait Device: Send {
-    /// Its name, such as `cpu0`.
-    fn name(&self) -> &str;
-
-    /// Threads of the host that it keeps busy while it computes.
+    /// Number of host threads that it keeps busy while it computes.
     fn host_threads(&self) -> usize;
 
     /// Makes it one of several devices; plans loaded from now on exchange values with these peers. `crowded` says that
@@ -29,7 +26,7 @@ pub trait Device: Send {
     /// Bytes of a tier.
     fn bytes(&self, tier: Tier) -> u64;
 
-    /// Gives a tier more bytes, keeping its contents. Loaded programs are dropped if memory moves.
+    /// Makes a tier larger and keeps its contents. Loaded programs are dropped if memory moves.
     fn grow(&mut self, tier: Tier, bytes: u64) -> Result<(), RunError>;
 
     /// Copies bytes into a tier. On disk the offset is a multiple of the tier's grain.
@@ -41,10 +38,10 @@ pub trait Device: Send {
     /// Makes a verified plan ready to run.
     fn load(&mut self, graph: &Arc<Graph>, plan: &Arc<Plan>) -> Result<LoadedProgram, RunError>;
 
-    /// Forgets a program.
+    /// Drops a program.
     fn unload(&mut self, program: ProgramId);
 
-    /// Runs a range of a plan's steps. All that they move has arrived when it returns.
+    /// Runs a range of a plan's steps. All of their moves are complete when it returns.
     fn run(&mut self, program: ProgramId, steps: Range<usize>, observe: Observe<'_>) -> Result<(), RunError>;
 
     /// Bytes that plans have moved so far.
@@ -56,49 +53,66 @@ pub trait Device: Send {
     /// Most bytes of each tier in use at once so far.
     fn peaks(&self) -> [u64; TIERS.len()];
 
-    /// Whether to note from now on when each step runs.
+    /// Turns the recording of step times on or off.
     fn record(&mut self, on: bool);
 
-    /// Whether it is noted when steps run.
+    /// Whether step times are recorded.
     fn records(&self) -> bool;
 
-    /// When steps ran since step 0 of a program was last run, if that is noted.
+    /// Recorded times of the steps since step 0 of a program was last run.
     fn recorded(&self) -> &[StepTime];
+}
+
+/// Bytes of a tier.
+#[derive(Clone, Copy)]
+pub(crate) struct Spot {
+    pub(crate) tier: Tier,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Spot {
+    /// The place of a range of a buffer.
+    pub(crate) fn of(plan: &Plan, range: &BufferRange) -> Spot {
+        let buffer = plan.buffer(range.buffer);
+        let tier = plan.spaces[buffer.space as usize].tier;
+        Spot { tier, offset: buffer.offset + range.start, bytes: range.bytes }
+    }
 }
 
 /// A program that a device has loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProgramId(pub u32);
 
-/// What a device says of a program.
+/// The answer of a device to [`Device::load`].
 #[derive(Clone, Debug)]
 pub struct LoadedProgram {
     /// Its number.
     pub id: ProgramId,
-    /// Bytes of host memory it takes itself, roughly.
+    /// Approximate bytes of host memory of the program itself.
     pub bytes: usize,
     /// Names of operators that have no fast kernel.
     pub slow: Vec<&'static str>,
 }
 
-/// What a run is watched for.
+/// What to observe during a run.
 pub enum Observe<'a> {
     /// Nothing.
     Nothing,
-    /// How long each step took that computes, by its number in the plan; waits for other streams are not counted.
+    /// Time of each computing step, by its number in the plan, without waits for other streams.
     Times(&'a mut [Duration]),
-    /// The first result that holds a number that is not finite.
+    /// The first result with a number that is not finite.
     NotFinite(&'a mut Option<Value>),
 }
 
-/// When a stream was at work on a step of a plan.
+/// The time of a step of a plan on a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct StepTime {
     /// The stream.
     pub stream: PlanStream,
     /// The step.
     pub step: u32,
-    /// Its start; a collective starts when this device comes to it.
+    /// Its start; a collective starts when this device reaches it.
     pub start: Instant,
     /// Its end.
     pub end: Instant,

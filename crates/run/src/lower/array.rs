@@ -4,7 +4,7 @@
 use super::{KernelError, Kernels, Lowered, TensorType, lower};
 use crate::lower::call::{ArrayMember, Call, MemorySlot};
 use crate::team::isa::Isa;
-use crate::team::{Team, share};
+use crate::team::{Team, into_inner, lock, share};
 use gulliver_graph::graph::op::array::Array;
 use std::sync::Mutex;
 
@@ -37,7 +37,7 @@ pub fn array(
         let failed: Mutex<Option<(usize, KernelError)>> = Mutex::new(None);
         let note = |index: usize, result: Result<(), KernelError>| {
             if let Err(e) = result {
-                let mut failed = failed.lock().unwrap_or_else(|e| e.into_inner());
+                let mut failed = lock(&failed);
                 if failed.as_ref().is_none_or(|(first, _)| index < *first) {
                     *failed = Some((index, e));
                 }
@@ -60,7 +60,7 @@ pub fn array(
             let mut one = unsafe { call.member(call.team, member(index), scratch) };
             note(index, (kernel.run)(&mut one));
         }
-        failed.into_inner().unwrap_or_else(|e| e.into_inner()).map_or(Ok(()), |(_, e)| Err(e))
+        into_inner(failed).map_or(Ok(()), |(_, e)| Err(e))
     };
     Lowered { run: Box::new(run), scratch, reference }
 }

@@ -1,20 +1,20 @@
-//! Links of stated speeds: what passes one takes at least as long as it would there, taking turns with all
-//! else that does, as [`booking`](gulliver_plan::document::topology::booking) says. Bytes are copied by others; here
-//! only time passes and bytes are counted.
+//! Emulated links: a transfer takes at least as long as it would over the links of a topology, which it shares with other
+//! transfers as [`booking`](gulliver_plan::document::topology::booking) says. Callers copy the bytes; this module only
+//! waits and counts.
 
-use crate::team::AWAKE;
+use crate::team::{AWAKE, lock};
 use gulliver_plan::document::topology::booking::Booking;
 use gulliver_plan::document::topology::{Site, Topology};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What follows a transfer within so many seconds was ready when that was over, and is not made to suffer from
-/// having been woken up late.
+/// Seconds. A transfer that begins within this time after another counts as begun at the end of that one: the thread was
+/// only woken up late.
 const AT_ONCE: f64 = 5e-5;
 
-/// The links of all devices of a box.
+/// The links of all devices of a machine.
 pub struct Throttle {
     topology: Topology,
     began: Instant,
@@ -28,31 +28,27 @@ impl fmt::Debug for Throttle {
 }
 
 impl Throttle {
-    /// The links of a topology, all free.
+    /// The links of a topology, all idle.
     pub fn new(topology: Topology) -> Throttle {
         let booking = Mutex::new(Booking::new(&topology));
         Throttle { topology, began: Instant::now(), booking }
     }
 
-    /// What is linked with what.
+    /// The topology.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
     /// Bytes over each link so far, by link of the topology.
     pub fn bytes(&self) -> Vec<u64> {
-        self.lock().bytes.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Booking> {
-        self.booking.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.booking).bytes.clone()
     }
 
     fn now(&self) -> f64 {
         self.began.elapsed().as_secs_f64()
     }
 
-    /// Sleeps until then; whoever is `idle` only until [so long](AWAKE) before, and is there on time.
+    /// Waits until the time `then`. Sleeps first; an `idle` caller polls for the last [`AWAKE`], to be on time.
     fn wait_for(&self, then: f64, idle: bool) {
         let early = if idle { AWAKE.as_secs_f64() } else { 0.0 };
         if let Ok(left) = Duration::try_from_secs_f64(then - early - self.now()) {
@@ -64,7 +60,7 @@ impl Throttle {
     }
 }
 
-/// Where a device is among links.
+/// The place of a device among links.
 #[derive(Clone, Debug)]
 pub struct Port {
     /// The links.
@@ -73,43 +69,43 @@ pub struct Port {
     pub device: u32,
 }
 
-/// One who sends one thing after the other.
+/// The sender of one transfer after another.
 #[derive(Debug)]
 pub struct Pace {
     throttle: Arc<Throttle>,
-    /// When the last transfer was over, and when we knew.
+    /// The end of the last transfer, and the time at which the sender noticed it.
     over: f64,
     woke: f64,
 }
 
-/// When a transfer began, or can begin.
+/// The time at which a transfer began or can begin.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Began(pub(crate) f64);
 
 impl Pace {
-    /// Nothing is sent yet.
+    /// Without transfers so far.
     pub fn new(throttle: &Arc<Throttle>) -> Pace {
         Pace { throttle: Arc::clone(throttle), over: f64::NEG_INFINITY, woke: f64::NEG_INFINITY }
     }
 
-    /// A transfer begins: its bytes may be copied now.
+    /// Begins a transfer: its bytes may be copied now.
     pub fn begin(&self) -> Began {
         let now = self.throttle.now();
         Began(if now - self.woke < AT_ONCE { self.over } else { now })
     }
 
-    /// Returns when so many bytes would be across; a transfer that follows at once begins when this one was
-    /// over. `idle` says that the core has nothing else to do meanwhile.
+    /// Waits until the bytes would have arrived and returns that time; a transfer that follows at once begins then. `idle`
+    /// says that the core has nothing else to do meanwhile.
     pub fn end(&mut self, began: Began, (from, to): (Site, Site), bytes: u64, idle: bool) -> Began {
         let throttle = &*self.throttle;
         let route = throttle.topology.route(from, to);
         if route.is_empty() {
             return began;
         }
-        let mut transfer = throttle.lock().transfer(route, bytes, began.0);
+        let mut transfer = lock(&throttle.booking).transfer(route, bytes, began.0);
         while !transfer.is_done() {
-            transfer.send(&mut throttle.lock(), route);
-            // The next chunk takes its turn when this one is across, so that others can come between.
+            transfer.send(&mut lock(&throttle.booking), route);
+            // The next chunk is booked when this one has arrived, so that other transfers can come between.
             throttle.wait_for(transfer.ready(), idle);
         }
         let over = Began(transfer.ready());
@@ -117,7 +113,7 @@ impl Pace {
         over
     }
 
-    /// What was being sent was over then, and whoever sends is awake now.
+    /// Ends a transfer at this time; the sender notices it now.
     pub fn leave(&mut self, over: Began) {
         (self.over, self.woke) = (over.0, self.throttle.now());
     }

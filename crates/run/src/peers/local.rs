@@ -2,65 +2,64 @@
 
 use super::link::{Began, Pace, Throttle};
 use super::{ExchangeBuffer, HostBuffer, PeerLost, Peers, put};
-use crate::team::polled;
+use crate::team::{lock, polled};
 use gulliver_graph::graph::op::exchange::Exchange;
 use gulliver_plan::document::topology::Site;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 /// A group of devices in one process.
 pub struct LocalGroup {
     ranks: usize,
-    /// Whether there is a core for everybody.
+    /// Whether each rank has a core of its own.
     cores: bool,
     state: Mutex<State>,
     anyone_gone: AtomicBool,
-    /// By rank and whom from.
+    /// Bytes taken, by rank and source.
     taken: Vec<AtomicU64>,
     throttle: OnceLock<Arc<Throttle>>,
-    /// By rank, how it takes what links hold up.
+    /// The sender of each rank, over emulated links.
     paces: Vec<Mutex<Option<Pace>>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Collectives that somebody still has to come to.
+    /// Collectives that some rank has not joined yet.
     open: HashMap<u32, Arc<Collective>>,
     gone: Option<PeerLost>,
 }
 
 struct Collective {
     of: usize,
-    /// All have come, all are done, or somebody is gone. Goes with the lock of the room.
+    /// All ranks have joined, all are done, or one is gone. Used with the lock of the group.
     changed: Condvar,
     offers: Mutex<Vec<(u32, Offer)>>,
-    /// How many have come, and how many need the others' bytes no more.
+    /// Number of ranks that have joined, and of those that need no more bytes of others.
     came: AtomicUsize,
     done: AtomicUsize,
-    /// When links have carried what everyone has taken so far: the bits of a time, which are ordered as times are.
+    /// End of all transfers so far: the bits of a time, which have the order of times.
     over: AtomicU64,
 }
 
-/// Bytes that somebody has brought.
+/// The operand of a rank.
 #[derive(Clone, Copy)]
 struct Offer {
     own: Option<*const dyn ExchangeBuffer>,
-    /// When links could begin to carry them; no time at all if none hold anything up.
+    /// Time at which links can begin to carry it; negative infinity without emulated links.
     ready: Began,
 }
 
-// SAFETY: the bytes are only read, and whoever owns them keeps them until everyone is done.
+// SAFETY: the bytes are only read, and their owner keeps them until all ranks are done.
 unsafe impl Send for Offer {}
 
-/// Polls at once of somebody who waits and has nothing else to do.
+/// Spins of an idle rank before it polls with yields.
 const SPINS: u32 = 4000;
-/// The number of the collective at which numbers are shared; those of graphs count from zero.
+/// The number of the collective that shares numbers; collectives of graphs count from zero.
 const SHARING: u32 = u32::MAX;
 
 impl LocalGroup {
-    /// A room for so many ranks. They sleep at once while they wait if they are `crowded`: more than there
-    /// are cores for.
+    /// A group of `ranks` ranks. If they are `crowded` (more threads than cores), they sleep as soon as they wait.
     pub fn new(ranks: usize, crowded: bool) -> LocalGroup {
         LocalGroup {
             ranks,
@@ -73,12 +72,8 @@ impl LocalGroup {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits at a collective until something is so, or, if that would be no use any more, until somebody is gone. Whoever
-    /// is `idle` polls for a while, which others would only take from those who compute.
+    /// Waits at a collective until `so`, or, with `leave`, until a rank is gone. Idle callers spin briefly; busy ones must
+    /// not: they would take a core from kernels.
     fn wait(&self, collective: &Collective, so: impl Fn() -> bool, idle: bool, leave: bool) {
         let over = || so() || leave && self.anyone_gone.load(Ordering::Acquire);
         if idle && self.cores {
@@ -92,20 +87,20 @@ impl LocalGroup {
                 return;
             }
         }
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         while !over() {
             state = collective.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     fn notify(&self, collective: &Collective) {
-        // Whoever has just found that it must wait is asleep when we have the lock.
-        drop(self.lock());
+        // A rank that has just decided to wait is asleep once we have had the lock.
+        drop(lock(&self.state));
         collective.changed.notify_all();
     }
 
-    /// Calls `take` with what everybody has brought, in the order they came; all of it stays until everyone's
-    /// call has returned. Also says when links had carried all that was taken.
+    /// Calls `take` with the operands of all ranks, in the order in which they joined. The operands stay valid until the
+    /// calls of all ranks have returned. Also returns the end of all transfers.
     fn meet<T>(
         &self,
         (number, rank, of): (u32, u32, usize),
@@ -114,7 +109,7 @@ impl LocalGroup {
         take: impl FnOnce(&Collective, &[(u32, Offer)]) -> T,
     ) -> Result<(T, Began), PeerLost> {
         let (collective, last) = {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             if let Some(parted) = &state.gone {
                 return Err(parted.clone());
             }
@@ -132,26 +127,26 @@ impl LocalGroup {
                 std::mem::transmute::<*const dyn ExchangeBuffer, *const dyn ExchangeBuffer>(own)
             });
             let offer = Offer { own, ready };
-            collective.offers.lock().unwrap_or_else(PoisonError::into_inner).push((rank, offer));
+            lock(&collective.offers).push((rank, offer));
             let last = collective.came.fetch_add(1, Ordering::AcqRel) + 1 == of;
             if last {
                 state.open.remove(&number);
             }
             (collective, last)
         };
-        // Nobody else is told: those who wait for another collective would wake up for nothing.
+        // Only the ranks of this collective are woken.
         if last {
             collective.changed.notify_all();
         }
         self.wait(&collective, || collective.came.load(Ordering::Acquire) == of, idle, true);
         if collective.came.load(Ordering::Acquire) < of {
-            // Nobody reads before all are there, and one of us will never be.
-            let gone = self.lock().gone.clone();
-            return Err(gone.expect("nobody stops waiting before"));
+            // No rank reads before all have joined, and one never will.
+            let gone = lock(&self.state).gone.clone();
+            return Err(gone.expect("a wait ends early only if a rank is gone"));
         }
-        // Everyone is told that we are done even if `take` panics.
-        let done = Done { room: self, collective: &collective };
-        let offers = collective.offers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // The others learn that this rank is done even if `take` panics.
+        let done = Done { group: self, collective: &collective };
+        let offers = lock(&collective.offers).clone();
         let taken = take(&collective, &offers);
         drop(done);
         self.wait(&collective, || collective.done.load(Ordering::Acquire) == collective.of, idle, false);
@@ -160,22 +155,22 @@ impl LocalGroup {
 }
 
 struct Done<'a> {
-    room: &'a LocalGroup,
+    group: &'a LocalGroup,
     collective: &'a Collective,
 }
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
         if self.collective.done.fetch_add(1, Ordering::AcqRel) + 1 == self.collective.of {
-            self.room.notify(self.collective);
+            self.group.notify(self.collective);
         }
     }
 }
 
-/// The operand of a rank, if it brought one.
+/// The operand of a rank, if it has one.
 fn buffer_of(offers: &[(u32, Offer)], rank: u32) -> Option<&dyn ExchangeBuffer> {
     let (_, offer) = offers.iter().find(|(from, _)| *from == rank)?;
-    // SAFETY: each device keeps its operand, unchanged, until all are done; we are not.
+    // SAFETY: each device keeps its operand unchanged until all are done, and this one is not.
     offer.own.map(|own| unsafe { &*own })
 }
 
@@ -188,14 +183,14 @@ impl Peers for LocalGroup {
         idle: bool,
     ) -> Result<(), PeerLost> {
         let who = (what.collective, what.rank, what.ranks.len());
-        let mut pace = self.paces[what.rank as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pace = lock(&self.paces[what.rank as usize]);
         if let Some(throttle) = self.throttle.get() {
             pace.get_or_insert_with(|| Pace::new(throttle));
         }
         let ready = pace.as_ref().map_or(Began(f64::NEG_INFINITY), Pace::begin);
         let over = self.meet(who, (own, ready), idle, |collective, offers| {
             for piece in &what.pieces {
-                let from = buffer_of(offers, piece.from).expect("pieces are of operands that were brought");
+                let from = buffer_of(offers, piece.from).expect("pieces are of operands that were offered");
                 put(what, piece, from, result);
                 if piece.from != what.rank {
                     let of = what.rank as usize * self.ranks + piece.from as usize;
@@ -204,7 +199,7 @@ impl Peers for LocalGroup {
                 }
             }
             if let Some(pace) = &mut *pace {
-                // Links carry nothing before everybody has come.
+                // Transfers begin when all ranks have joined.
                 let latest = |a: Began, b: Began| if a.0 > b.0 { a } else { b };
                 let mut began = offers.iter().map(|(_, offer)| offer.ready).fold(ready, latest);
                 for (from, bytes) in what.by_rank() {
@@ -244,14 +239,14 @@ impl Peers for LocalGroup {
     }
 
     fn leave(&self, rank: u32, why: &str) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.gone.get_or_insert_with(|| PeerLost { rank, why: why.to_string() });
         self.anyone_gone.store(true, Ordering::Release);
         state.open.values().for_each(|collective| collective.changed.notify_all());
     }
 
     fn lost(&self) -> Option<PeerLost> {
-        self.lock().gone.clone()
+        lock(&self.state).gone.clone()
     }
 
     fn taken(&self, rank: u32) -> Vec<u64> {

@@ -43,7 +43,7 @@ pub struct HostBuffer {
     bytes: usize,
 }
 
-// SAFETY: whoever makes one answers for the bytes, see `HostBuffer::new`.
+// SAFETY: the caller of `HostBuffer::new` is responsible for the bytes.
 unsafe impl Send for HostBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for HostBuffer {}

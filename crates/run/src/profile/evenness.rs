@@ -4,7 +4,6 @@
 
 use crate::profile::roofline::short_work;
 use crate::team::Team;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Lengths of the windows in seconds.
@@ -34,16 +33,15 @@ impl Evenness {
         let seconds = WINDOWS[WINDOWS.len() - 1];
         let (begin, isa, threads) = (Instant::now(), self.team.isa(), self.team.threads());
         // For each thread, the end times of short pieces of work.
-        let done: Vec<Mutex<Vec<f64>>> = (0..threads).map(|_| Mutex::default()).collect();
-        self.team.run(threads, &|thread| {
-            let mut done = done[thread].lock().unwrap_or_else(PoisonError::into_inner);
+        let done = self.team.map(threads, |_| {
+            let mut done: Vec<f64> = Vec::new();
             while done.last().is_none_or(|last| *last < seconds) {
                 short_work(isa);
                 done.push(begin.elapsed().as_secs_f64());
             }
+            done
         });
-        let done = done.into_iter().map(|done| done.into_inner().unwrap_or_else(PoisonError::into_inner));
-        self.note(&done.collect::<Vec<_>>());
+        self.note(&done);
     }
 
     fn note(&mut self, done: &[Vec<f64>]) {

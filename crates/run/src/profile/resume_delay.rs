@@ -4,7 +4,6 @@
 use super::trimmed_mean;
 use crate::profile::roofline::short_work;
 use crate::team::Team;
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -46,12 +45,10 @@ impl ResumeDelay {
         let pieces = (WORK / tried.fold(f64::INFINITY, f64::min).max(1e-9)).max(1.0) as usize;
         // For each thread and wait: seconds from its end to the end of the first half of the work, and those of the second
         // half; `None` if the thread was too late to wait.
-        let done: Vec<Mutex<Vec<Option<[f64; 2]>>>> = (0..threads).map(|_| Mutex::default()).collect();
         let begin = Instant::now();
-        self.team.run(threads, &|thread| {
-            let mut done = done[thread].lock().unwrap_or_else(PoisonError::into_inner);
+        let done = self.team.map(threads, |_| {
             let now = || begin.elapsed().as_secs_f64();
-            for wait in 1..=WAITS {
+            let wait_and_work = |wait: usize| {
                 let (came, until) = (now(), wait as f64 * EVERY);
                 while now() < until {
                     thread::yield_now();
@@ -59,11 +56,11 @@ impl ResumeDelay {
                 (0..pieces).for_each(|_| short_work(isa));
                 let half = now();
                 (0..pieces).for_each(|_| short_work(isa));
-                done.push((until - came > EVERY / 4.0).then(|| [half - until, now() - half]));
-            }
+                (until - came > EVERY / 4.0).then(|| [half - until, now() - half])
+            };
+            (1..=WAITS).map(wait_and_work).collect::<Vec<Option<[f64; 2]>>>()
         });
-        let done = done.into_iter().map(|done| done.into_inner().unwrap_or_else(PoisonError::into_inner));
-        self.note(&done.collect::<Vec<_>>());
+        self.note(&done);
     }
 
     fn note(&mut self, done: &[Vec<Option<[f64; 2]>>]) {

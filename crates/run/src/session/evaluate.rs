@@ -1,4 +1,4 @@
-//! Evaluation of a batch: scalars, and what was predicted for each example.
+//! Evaluation of a batch: scalars, and a prediction for each example.
 
 use super::{RankSession, Scalars, Session, SessionError, StepKey};
 use crate::data::Batch;
@@ -7,10 +7,10 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::role::OutputRole;
 use gulliver_plan::document::job::Purpose;
 
-/// Outputs of the evaluation graph that predict something of each example: its class, or its numbers.
+/// Outputs of the evaluation graph that predict the class or the numbers of each example.
 const PREDICTIONS: [OutputRole; 2] = [OutputRole::Guess, OutputRole::Prediction];
 
-/// What the evaluation of a batch gave.
+/// The results of the evaluation of a batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Evaluated {
     /// Scalar outputs.
@@ -20,7 +20,7 @@ pub struct Evaluated {
 }
 
 impl Evaluated {
-    /// Takes over what another device gave of the same batch.
+    /// Adds the results of another device for the same batch.
     pub(super) fn join(mut self, other: Evaluated) -> Evaluated {
         self.scalars.extend(other.scalars);
         self.predicted = self.predicted.or(other.predicted);
@@ -43,23 +43,11 @@ impl Session {
         self.first().evaluate((batch, &sizes), key)
     }
 
-    /// Scalars of the evaluation graph for a batch, for every member.
-    pub fn evaluate_together(
-        &mut self,
-        batch: &Batch,
-        keys: &[StepKey],
-    ) -> Result<Vec<Scalars>, SessionError> {
-        let sizes = self.sizes(Purpose::Evaluate, batch)?;
-        let first = self.first();
-        let at = first.run_evaluation((batch, &sizes), keys)?;
-        Ok(first.scalars(at)?.into_iter().map(|outcome| outcome.scalars).collect())
-    }
-
     /// The output of the evaluation graph with this role, for a batch.
     pub fn output(&mut self, batch: &Batch, role: OutputRole) -> Result<HostTensor, SessionError> {
         let sizes = self.sizes(Purpose::Evaluate, batch)?;
         let first = self.first();
-        let at = first.run_evaluation((batch, &sizes), &[StepKey { seed: 0, step: 0 }])?;
+        let at = first.run_evaluation((batch, &sizes), StepKey { seed: 0, step: 0 })?;
         let tensor = first.output_of(at, role)?;
         tensor.ok_or_else(|| SessionError::NoOutput { name: role.name().to_string() })
     }
@@ -72,13 +60,13 @@ impl RankSession {
         fed: (&Batch, &Bindings),
         key: StepKey,
     ) -> Result<Evaluated, SessionError> {
-        let at = self.run_evaluation(fed, &[key])?;
+        let at = self.run_evaluation(fed, key)?;
         let scalars = self.scalars(at)?.remove(0).scalars;
         Ok(Evaluated { scalars, predicted: self.predictions(at)? })
     }
 
-    fn run_evaluation(&mut self, fed: (&Batch, &Bindings), keys: &[StepKey]) -> Result<usize, SessionError> {
-        let at = self.prepare(Purpose::Evaluate, fed, keys, &|_, _, _| None)?;
+    fn run_evaluation(&mut self, fed: (&Batch, &Bindings), key: StepKey) -> Result<usize, SessionError> {
+        let at = self.prepare(Purpose::Evaluate, fed, &[key], &|_, _, _| None)?;
         let mut watch = self.begin(at);
         let steps = self.programs.get(at).made.plan.steps.len();
         self.run(at, 0..steps, &mut watch)?;

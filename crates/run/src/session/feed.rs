@@ -1,4 +1,4 @@
-//! What a step is fed with: the sizes of a batch, and everything a graph reads but weights and states.
+//! Feeds a step: the sizes of a batch, and all inputs of a graph except weights and states.
 
 use super::{MemberHyper, RankSession, SessionError, StepKey};
 use crate::data::Batch;
@@ -53,7 +53,7 @@ impl RankSession {
                     (Some(tensor), _) => feed(&own(shard_of(value), tensor.as_bytes()))?,
                     (None, DataRole::Noise { stream, member }) => {
                         let (mut shape, key) = (whole_shape(value)?, keys[member as usize]);
-                        // The noise of all devices together, of which this is one's share.
+                        // The noise of all devices together; this device takes its share.
                         if let Some(rows) = shape.first_mut() {
                             *rows *= ranks as usize;
                         }
@@ -62,7 +62,7 @@ impl RankSession {
                         let all = &all.as_bytes()[rank as usize * share..][..share];
                         feed(&own(shard_of(value), all))?;
                     }
-                    // Data without padding need not say so.
+                    // Data without padding may lack a mask.
                     (None, DataRole::Mask) => {
                         let all = vec![1; whole_shape(value)?.iter().product()];
                         feed(&own(shard_of(value), &all))?;
@@ -131,8 +131,7 @@ fn shape_of(made: &SizedPlan, value: Value, sizes: &Bindings) -> Result<Vec<usiz
 /// The sizes that make a graph's data inputs fit a batch.
 pub fn sizes_of(graph: &Graph, batch: &Batch) -> Result<Bindings, RunError> {
     let mut sizes = Bindings::new();
-    let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-    sizes.set(BATCH, rows);
+    sizes.set(BATCH, batch.rows());
     for (value, _, info) in graph.inputs().filter(|(_, role, _)| role.is_data()) {
         let Some(tensor) = batch.get(&info.name) else { continue };
         let shape = fitted(tensor.shape(), info.ty.rank());

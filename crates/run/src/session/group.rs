@@ -3,7 +3,7 @@
 use super::feed::batch_of_rank;
 use super::{Evaluated, Hyper, RankSession, Scalar, Scalars, Session, SessionError, StepKey, StepOutcome};
 use crate::data::Batch;
-use crate::team::{Team, side_by_side};
+use crate::team::{Team, into_inner, lock, side_by_side};
 use gulliver_graph::dim::{BATCH, Bindings};
 use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value, ValueInfo};
 use gulliver_graph::role::{OutputRole, OutputScope};
@@ -12,12 +12,13 @@ use gulliver_plan::document::job::{Purpose, share_of_batch};
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// A device with its batch and the sizes of that batch.
 type Fed<'a> = (&'a mut RankSession, (&'a Batch, &'a Bindings));
 
-/// What every device makes of its own batch, each on a thread of the crew. If one fails, that is the error.
+/// The results of `does` for every device and its batch, each on a thread of the crew, or the error of the first device
+/// that failed.
 fn on_all<T: Send>(
     crew: &Team,
     devices: Vec<Fed<'_>>,
@@ -26,16 +27,16 @@ fn on_all<T: Send>(
 ) -> Result<Vec<T>, SessionError> {
     let peers = devices[0].0.peers.clone().expect("one of several has peers");
     debug_assert_eq!(crew.threads(), devices.len(), "devices wait for each other");
-    // What each device has to do, and its result: none, if its thread panicked.
+    // The input of each device, and its result: `None` if its thread panicked.
     let parts: Vec<_> = devices.into_iter().map(|device| Mutex::new((Some(device), None))).collect();
     crew.run(parts.len(), &|part| {
-        let mut part = parts[part].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut part = lock(&parts[part]);
         let (session, fed) = part.0.take().expect("every part is run once");
         let one = || session.in_group(|session| does(session, fed));
         part.1 = catch_unwind(AssertUnwindSafe(one)).ok();
     });
-    let results = parts.into_iter().map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner).1);
-    let results: Vec<Option<Result<T, SessionError>>> = results.collect();
+    let results: Vec<Option<Result<T, SessionError>>> =
+        parts.into_iter().map(|part| into_inner(part).1).collect();
     // The device that failed first, not one that was told of it.
     let fine = |result: &Option<Result<T, SessionError>>| matches!(result, Some(Ok(_)));
     if !results.iter().all(fine)
@@ -90,8 +91,7 @@ impl Session {
             })?;
             return Ok(self.united(outcomes));
         }
-        let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-        share_of_batch(rows, ranks as u32)?;
+        share_of_batch(batch.rows(), ranks as u32)?;
         let sizes = self.share(whole)?;
         self.ready_on_all(Purpose::Train, &sizes)?;
         let shares: Vec<Batch> = (0..ranks).map(|rank| batch_of_rank(batch, rank, ranks)).collect();
@@ -121,13 +121,12 @@ impl Session {
         }
         let slots: Vec<_> = self.ranks.iter_mut().map(|rank| Mutex::new((rank, None))).collect();
         side_by_side(slots.len(), &|i| {
-            let mut slot = slots[i].lock().unwrap_or_else(PoisonError::into_inner);
+            let mut slot = lock(&slots[i]);
             let at = slot.0.load(purpose, sizes);
             slot.1 = Some(at.map(|at| slot.0.programs.get(at).collectives.clone()));
         });
-        let loaded =
-            slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner).1);
-        let collectives = loaded.map(|one| one.expect("each was loaded")).collect::<Result<Vec<_>, _>>()?;
+        let loaded = slots.into_iter().map(|slot| into_inner(slot).1.expect("each was loaded"));
+        let collectives = loaded.collect::<Result<Vec<_>, _>>()?;
         Ok(all_get_through(&collectives)?)
     }
 
@@ -178,7 +177,7 @@ impl Session {
 }
 
 impl RankSession {
-    /// What this device does; if it fails, the others are told.
+    /// Calls `does`; if it fails or panics, tells the other devices.
     fn in_group<T>(
         &mut self,
         does: impl FnOnce(&mut RankSession) -> Result<T, SessionError>,

@@ -1,33 +1,18 @@
-//! Programs by the sizes of their inputs. Sizes are exact: a program for larger inputs would compute padding. The
-//! least recently used leaves when all together take more than a fixed number of bytes.
+//! A cache of programs by the sizes of their inputs. Sizes are exact: a program for larger inputs would compute padding.
+//! The least recently used program is dropped when all together exceed a fixed number of bytes.
 
 use crate::collector::Amounts;
-use crate::device::ProgramId;
+use crate::device::{ProgramId, Spot};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::{Graph, Phase, Value};
 use gulliver_plan::document::collectives::Collective;
 use gulliver_plan::document::job::{Purpose, SizedPlan};
-use gulliver_plan::document::plan::{Act, BufferRange, OutputPlace, Plan, Tier};
+use gulliver_plan::document::plan::{Act, OutputPlace, Plan};
 use std::collections::HashMap;
 
-/// Bytes of memory that programs may take together; the last one made always stays.
+/// Most bytes of all programs together; the newest program always stays.
 pub(super) const LIMIT: usize = 24 << 20;
-
-/// Bytes of a tier.
-#[derive(Clone, Copy)]
-pub(super) struct Spot {
-    pub(super) tier: Tier,
-    pub(super) offset: u64,
-    pub(super) bytes: u64,
-}
-
-/// Where a place of a plan is.
-pub(super) fn spot(plan: &Plan, place: &BufferRange) -> Spot {
-    let buffer = plan.buffer(place.buffer);
-    let tier = plan.spaces[buffer.space as usize].tier;
-    Spot { tier, offset: buffer.offset + place.start, bytes: place.bytes }
-}
 
 /// (objective, its first update step). Running up to that step yields the objective's loss and changes no weight.
 pub(super) fn first_updates(graph: &Graph, plan: &Plan) -> Vec<(u32, usize)> {
@@ -64,7 +49,7 @@ pub(super) fn outputs(graph: &Graph, plan: &Plan) -> Result<Vec<Output>, DimErro
             objective: graph.made_in(output.value).1,
             dtype: ty.dtype,
             shape: ty.bind(&sizes)?,
-            spot: spot(plan, &output.place),
+            spot: Spot::of(plan, &output.place),
         })
     };
     plan.outputs.iter().map(output).collect()
@@ -78,11 +63,11 @@ pub(super) struct Loaded {
     /// Operators that run on reference kernels.
     pub(super) slow: Vec<&'static str>,
     pub(super) made: SizedPlan,
-    /// Of the whole input.
+    /// Sizes of the whole input.
     pub(super) sizes: Bindings,
-    /// Inputs that every step is fed with.
+    /// Inputs that every step feeds.
     pub(super) fed: Vec<Value>,
-    /// Where inputs are, by value in order.
+    /// Places of the inputs, in order of their values.
     pub(super) inputs: Vec<(Value, Spot)>,
     pub(super) outputs: Vec<Output>,
     /// See [`first_updates`].
@@ -90,28 +75,28 @@ pub(super) struct Loaded {
     pub(super) planned: Amounts,
     /// Number of its record in the collector.
     pub(super) record: usize,
-    /// Runs that are still to be timed kernel by kernel.
+    /// Number of runs that are still to be timed kernel by kernel.
     pub(super) to_time: u32,
     /// Its collectives, in order.
     pub(super) collectives: Vec<Collective>,
 }
 
 impl Loaded {
-    /// Where an input is fed.
+    /// The place of an input.
     pub(super) fn input(&self, value: Value) -> Option<Spot> {
         let at = self.inputs.binary_search_by_key(&value, |(v, _)| *v);
         at.ok().map(|i| self.inputs[i].1)
     }
 }
 
-/// How often a program was there.
+/// Hits and misses of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reuse {
-    /// Looked up and found.
+    /// Programs found.
     pub hits: u64,
-    /// Not there: planned.
+    /// Programs that had to be planned.
     pub misses: u64,
-    /// Left, for want of room or because memory moved.
+    /// Programs dropped for lack of space or because memory moved.
     pub dropped: u64,
     /// Seconds spent on planning, verifying and loading.
     pub seconds: f64,
@@ -129,7 +114,7 @@ struct Entry {
 /// The programs of one device by the sizes of their inputs.
 pub(super) struct Programs {
     entries: Vec<Entry>,
-    /// Of training and of evaluation.
+    /// One index for training and one for evaluation.
     index: [HashMap<Bindings, usize>; 2],
     bytes: usize,
     pub(super) limit: usize,
@@ -138,7 +123,7 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// None yet; room for so many bytes of them.
+    /// An empty cache with a limit in bytes.
     pub(super) fn new(limit: usize) -> Programs {
         let (entries, index, reuse) = (Vec::new(), Default::default(), Reuse::default());
         Programs { entries, index, bytes: 0, limit, now: 0, reuse }
@@ -149,7 +134,7 @@ impl Programs {
         self.index[purpose as usize].contains_key(sizes)
     }
 
-    /// The number of the program for these sizes, good until the next one is inserted.
+    /// The number of the program for these sizes, valid until the next insertion.
     pub(super) fn find(&mut self, purpose: Purpose, sizes: &Bindings) -> Option<usize> {
         let at = *self.index[purpose as usize].get(sizes)?;
         self.now += 1;
@@ -158,7 +143,7 @@ impl Programs {
         Some(at)
     }
 
-    /// Adds a program, or replaces the one for these sizes; the programs that leave.
+    /// Adds a program, or replaces the one for these sizes. Returns the programs that are dropped.
     pub(super) fn insert(&mut self, purpose: Purpose, sizes: &Bindings, loaded: Loaded) -> Vec<ProgramId> {
         let mut gone = Vec::new();
         if let Some(&at) = self.index[purpose as usize].get(sizes) {
@@ -188,7 +173,7 @@ impl Programs {
         gone.loaded.program
     }
 
-    /// Forgets all.
+    /// Drops all programs.
     pub(super) fn clear(&mut self) {
         self.reuse.dropped += self.entries.len() as u64;
         self.entries.clear();

@@ -1,11 +1,11 @@
-//! One device of a job: its share of weights and states, its programs, and what was measured of them.
+//! One device of a job: its share of weights and states, its programs, and their measurements.
 
 use super::SessionError;
-use super::programs::{LIMIT, Loaded, Output, Programs, Reuse, Spot, first_updates, outputs, spot};
+use super::programs::{LIMIT, Loaded, Output, Programs, Reuse, first_updates, outputs};
 use super::residences::carried;
 use super::trace::Traced;
 use crate::collector::{Alarm, Amounts, Collector};
-use crate::device::{Device, Observe, RunError};
+use crate::device::{Device, Observe, RunError, Spot};
 use crate::host::HostTensor;
 use crate::peers::Peers;
 use gulliver_graph::dim::Bindings;
@@ -41,7 +41,7 @@ pub struct RankSession {
     pub(super) collector: Collector,
     /// Bytes fed and fetched; the device counts the bytes that plans move.
     pub(super) ledger: Ledger,
-    /// When the steps of the last training step ran, if that is noted.
+    /// Times of the steps of the last training step, if they are recorded.
     pub(super) traced: Option<Traced>,
 }
 
@@ -75,7 +75,7 @@ impl RankSession {
         Ok(session)
     }
 
-    /// How many jobs are trained together.
+    /// Number of jobs that are trained together.
     pub fn members(&self) -> usize {
         self.members
     }
@@ -97,7 +97,7 @@ impl RankSession {
         ledger
     }
 
-    /// What plans said against what was measured.
+    /// Planned and measured amounts.
     pub fn collector(&self) -> &Collector {
         &self.collector
     }
@@ -106,17 +106,17 @@ impl RankSession {
         self.collector.take_alarms()
     }
 
-    /// How often a program was there for the sizes at hand.
+    /// Hits and misses of the cache of programs.
     pub fn reuse(&self) -> Reuse {
         self.programs.reuse
     }
 
-    /// Most bytes of a tier in use at once so far.
+    /// Peak bytes of a tier.
     pub fn peak_of(&self, tier: Tier) -> u64 {
         self.device.peaks()[tier as usize]
     }
 
-    /// Bytes of device and host memory there are.
+    /// Bytes of device and host memory.
     pub fn memory(&self) -> u64 {
         self.device.bytes(Tier::Device) + self.device.bytes(Tier::Host)
     }
@@ -128,7 +128,7 @@ impl RankSession {
         all
     }
 
-    /// Gets and verifies the plan for inputs of these sizes and loads its program, whatever there was before.
+    /// Gets and verifies the plan for inputs of these sizes and loads its program, which replaces an earlier one.
     pub(super) fn plan(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Arc<Plan>, SessionError> {
         let began = Instant::now();
         let made = self.plan.source.plan(purpose, sizes)?;
@@ -140,7 +140,7 @@ impl RankSession {
         let planned = Amounts { peaks, moved: made.ledger, seconds: made.seconds };
         let record = self.collector.record(purpose, sizes);
         let mut inputs: Vec<(Value, Spot)> =
-            plan.inputs.iter().map(|input| (input.value, spot(plan, &input.place))).collect();
+            plan.inputs.iter().map(|input| (input.value, Spot::of(plan, &input.place))).collect();
         inputs.sort_by_key(|(value, _)| *value);
         let fed = graph.inputs().filter(|(_, role, _)| !matches!(role, Role::Weight(_) | Role::State(_)));
         let plan = Arc::clone(plan);
@@ -175,7 +175,7 @@ impl RankSession {
         Ok(self.programs.last())
     }
 
-    /// Lets tiers grow to these sizes, within their limits. Programs for memory that moves are dropped.
+    /// Makes tiers at least this large, within their limits. Drops programs if memory moves.
     fn make_room(&mut self, needed: [u64; TIERS.len()]) -> Result<(), RunError> {
         for (tier, needed) in TIERS.into_iter().zip(needed) {
             if needed <= self.device.bytes(tier) {
@@ -189,7 +189,7 @@ impl RankSession {
             if tier != Tier::Disk {
                 self.programs.clear();
             }
-            // Some to spare, so that memory seldom has to grow; pages that are not touched cost nothing.
+            // A reserve, so that memory seldom grows; untouched pages cost nothing.
             let bytes = match limit {
                 Some(limit) if tier == Tier::Device => needed.saturating_add(needed / 4).min(limit),
                 _ => needed,
@@ -199,7 +199,7 @@ impl RankSession {
         Ok(())
     }
 
-    /// Starts to measure a run of a program, kernel by kernel if that is still to be done.
+    /// Starts to measure a run of a program; kernel by kernel if runs are still to be timed.
     pub(super) fn begin(&mut self, at: usize) -> Stopwatch {
         let Loaded { made, to_time, .. } = self.programs.get(at);
         // In the first run of all, memory is touched for the first time.
@@ -219,7 +219,7 @@ impl RankSession {
         self.device.run(self.programs.get(at).program, steps, observe)
     }
 
-    /// Notes a run that is done, and tells the source of plans how long kernels took.
+    /// Records a finished run and reports kernel times to the source of plans.
     pub(super) fn end(&mut self, purpose: Purpose, at: usize, watch: Stopwatch) {
         let seconds = watch.began.elapsed().as_secs_f64();
         let moved = self.device.moved() - watch.moved;
@@ -245,7 +245,7 @@ impl RankSession {
         Ok(tensor)
     }
 
-    /// Losses of an objective that must be known before its updates.
+    /// The losses of an objective that are checked before its updates.
     pub(super) fn losses(&self, at: usize, objective: u32) -> Result<Vec<f32>, RunError> {
         let mut losses = Vec::new();
         let all = self.programs.get(at).outputs.iter();

@@ -1,11 +1,10 @@
-//! Persistent values where they live, whatever the tier: which of them a step changes, and copies of them to
-//! be put back.
+//! Persistent values in their tiers: the values that a step changes, and copies of them to restore.
 
 use crate::device::{Device, RunError};
 use gulliver_graph::graph::{Graph, Node, Origin};
 use gulliver_plan::document::residence::{Persistent, Residence};
 
-/// Where the values are whose next ones these nodes make; none stands for a next value that is an input.
+/// Residences of the values that these nodes update; `None` stands for a next value that is an input.
 pub(super) fn carried(
     graph: &Graph,
     persistent: &Persistent,
@@ -18,7 +17,7 @@ pub(super) fn carried(
     chosen.map(|(input, _)| persistent.residences[&graph.value(*input).name]).collect()
 }
 
-/// Copies values, one after the other, from where they are.
+/// Copies values, one after the other, from their residences.
 pub(super) fn fetch(
     device: &dyn Device,
     residences: &[Residence],

@@ -7,9 +7,9 @@ use std::ops::Index;
 /// One scalar output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scalar {
-    /// What it is.
+    /// Its role.
     pub role: OutputRole,
-    /// Which partials it is summed over.
+    /// The partials that it is summed over.
     pub scope: OutputScope,
     /// The number.
     pub value: f64,
@@ -55,7 +55,7 @@ impl Scalars {
         self.0.iter_mut().map(|(name, scalar)| (name.as_str(), scalar))
     }
 
-    /// Takes over what another device gave of the same step.
+    /// Adds the scalars of another device for the same step.
     pub fn extend(&mut self, other: Scalars) {
         self.0.extend(other.0);
     }

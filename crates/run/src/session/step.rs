@@ -13,6 +13,7 @@ use gulliver_graph::role::{HyperRole, OutputRole, OutputScope};
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::{Act, OutputPlace};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Results of one step.
@@ -25,7 +26,7 @@ pub struct StepOutcome {
 }
 
 impl StepOutcome {
-    /// Counts are sums over the partials; a loss is defined as their mean.
+    /// Makes losses, which are sums over the partials, their means.
     pub(super) fn average(&mut self, partials: u32) {
         let losses = self.scalars.iter_mut().filter(|(_, scalar)| scalar.role == OutputRole::Loss);
         losses.for_each(|(_, loss)| loss.value /= f64::from(partials));
@@ -58,7 +59,7 @@ impl StepKey {
     }
 }
 
-/// What a timed step of a plan does.
+/// The work of a timed step of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimedWork {
     /// Runs a node.
@@ -87,7 +88,12 @@ impl RankSession {
         hyper: MemberHyper<'_>,
     ) -> Result<usize, SessionError> {
         let at = self.load(purpose, sizes)?;
-        self.feed(purpose, at, batch, keys, hyper)?;
+        let loss_scale = (1.0 / f64::from(self.plan.all_partials())) as f32;
+        let with_scale = |member: usize, role: HyperRole, name: &str| match role {
+            HyperRole::LossScale if purpose == Purpose::Train => Some(loss_scale),
+            _ => hyper(member, role, name),
+        };
+        self.feed(purpose, at, batch, keys, &with_scale)?;
         Ok(at)
     }
 
@@ -110,12 +116,7 @@ impl RankSession {
         keys: &[StepKey],
         hyper: MemberHyper<'_>,
     ) -> Result<Vec<StepOutcome>, SessionError> {
-        let loss_scale = self.loss_scale();
-        let with_scale = |m: usize, role: HyperRole, name: &str| match role {
-            HyperRole::LossScale => loss_scale,
-            _ => hyper(m, role, name),
-        };
-        let at = self.prepare(Purpose::Train, fed, keys, &with_scale)?;
+        let at = self.prepare(Purpose::Train, fed, keys, hyper)?;
         self.remember()?;
         let mut watch = self.begin(at);
         let mut failed: Vec<Failed> = Vec::new();
@@ -139,7 +140,7 @@ impl RankSession {
                     return Ok(vec![StepOutcome::failed(OutputRole::Loss.name().into()); self.members]);
                 }
                 // The memory the batch was fed into may have been used for other values since.
-                let at = self.prepare(Purpose::Train, fed, keys, &with_scale)?;
+                let at = self.prepare(Purpose::Train, fed, keys, hyper)?;
                 return Ok(vec![StepOutcome::failed(self.diagnose(at, objective, update)?)]);
             }
             for member in fresh {
@@ -153,10 +154,6 @@ impl RankSession {
             self.put_back(one)?;
         }
         Ok(outcomes)
-    }
-
-    fn loss_scale(&self) -> Option<f32> {
-        Some((1.0 / f64::from(self.plan.all_partials())) as f32)
     }
 
     /// Whether devices exchange values before the updates.
@@ -224,12 +221,8 @@ impl RankSession {
         key: StepKey,
         hyper: Hyper<'_>,
     ) -> Result<Vec<(TimedWork, Duration)>, SessionError> {
-        let loss_scale = self.loss_scale();
-        let with_scale = |_, role: HyperRole, name: &str| match role {
-            HyperRole::LossScale => loss_scale,
-            _ => hyper(role, name),
-        };
-        let at = self.prepare(Purpose::Train, fed, &vec![key; self.members], &with_scale)?;
+        let keys = vec![key; self.members];
+        let at = self.prepare(Purpose::Train, fed, &keys, &|_, role, name| hyper(role, name))?;
         let program = self.programs.get(at).program;
         let plan = std::sync::Arc::clone(&self.programs.get(at).made.plan);
         let mut times = Vec::new();
@@ -249,7 +242,7 @@ impl RankSession {
         Ok(times)
     }
 
-    /// Notes the states that the forward pass changes.
+    /// Saves the states that the forward pass changes.
     pub(super) fn remember(&mut self) -> Result<(), RunError> {
         fetch(&*self.device, &self.forward, &mut self.undo)
     }
@@ -258,39 +251,44 @@ impl RankSession {
         put_back(&mut *self.device, &self.forward, &self.undo)
     }
 
-    /// Runs the rest of a step that has failed, if others wait for this device in later collectives: their updates
-    /// need not be where its own are. Updates that run are undone.
+    /// Runs the rest of a failed step if other devices may wait for this one in later collectives. Undoes its updates.
     fn take_part_in_the_rest(&mut self, at: usize, done: usize) -> Result<(), RunError> {
         if !self.exchanges_within() {
             return Ok(());
         }
+        let end = self.programs.get(at).made.plan.steps.len();
+        self.run_and_restore(at, done..end, Observe::Nothing, |node| node.phase == Phase::Update)
+    }
+
+    /// Runs steps, and then gives the weights and states that these nodes update their values from before.
+    fn run_and_restore(
+        &mut self,
+        at: usize,
+        steps: Range<usize>,
+        observe: Observe<'_>,
+        by: impl Fn(&Node) -> bool,
+    ) -> Result<(), RunError> {
         let Loaded { made, program, .. } = self.programs.get(at);
-        let updates = |node: Option<&Node>| node.is_some_and(|node| node.phase == Phase::Update);
-        let updated = carried(&made.graph, &self.plan.residences, updates);
+        let updated = carried(&made.graph, &self.plan.residences, |node| node.is_some_and(&by));
         let mut kept = vec![0; updated.iter().map(|residence| residence.bytes as usize).sum()];
         fetch(&*self.device, &updated, &mut kept)?;
-        self.device.run(*program, done..made.plan.steps.len(), Observe::Nothing)?;
+        self.device.run(*program, steps, observe)?;
         put_back(&mut *self.device, &updated, &kept)
     }
 
-    /// Undoes the changes of the forward pass and reruns the step up to the first update of the objective that failed,
-    /// looking at every value. The batch must have been fed anew.
+    /// Undoes the changes of the forward pass and reruns the step up to the first update of the objective that failed.
+    /// Returns the name of the first value that is not finite. The batch must have been fed anew.
     fn diagnose(&mut self, at: usize, objective: u32, until: usize) -> Result<String, SessionError> {
         self.undo()?;
         if let Some(name) = self.first_not_finite(0)? {
             return Ok(name);
         }
         let mut first = None;
-        // Updates of earlier objectives are rerun, and must not count twice.
+        // Updates of earlier objectives run again and must not count twice.
         let earlier = |node: &Node| node.phase == Phase::Update && node.objective < objective;
-        let Loaded { made, program, .. } = self.programs.get(at);
-        let updated = carried(&made.graph, &self.plan.residences, |node| node.is_some_and(earlier));
-        let mut kept = vec![0; updated.iter().map(|residence| residence.bytes as usize).sum()];
-        fetch(&*self.device, &updated, &mut kept)?;
-        self.device.run(*program, 0..until, Observe::NotFinite(&mut first))?;
-        put_back(&mut *self.device, &updated, &kept)?;
-        let name = first.map_or(OutputRole::Loss.name().into(), |v| made.graph.value(v).name.clone());
+        self.run_and_restore(at, 0..until, Observe::NotFinite(&mut first), earlier)?;
         self.undo()?;
-        Ok(name)
+        let graph = &self.programs.get(at).made.graph;
+        Ok(first.map_or(OutputRole::Loss.name().into(), |value| graph.value(value).name.clone()))
     }
 }

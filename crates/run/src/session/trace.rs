@@ -1,4 +1,4 @@
-//! When each step of the plans of all devices ran in the last training step, for those who asked for it to be noted.
+//! Recorded times of the steps of all devices in the last training step.
 
 use super::{RankSession, Session};
 use crate::device::StepTime;
@@ -16,13 +16,13 @@ pub(super) struct Traced {
 }
 
 impl Session {
-    /// Notes from now on when steps run on all devices.
+    /// Records from now on the times of steps on all devices.
     pub fn record(&mut self) {
         self.ranks.iter_mut().for_each(|rank| rank.device.record(true));
     }
 
-    /// When each step of the plans of all devices ran in the last training step, from the start of the first; empty
-    /// unless that is noted.
+    /// The times of all steps of all devices in the last training step, from the start of the first; empty unless they
+    /// are recorded.
     pub fn recorded(&self) -> Vec<StepSpan> {
         let runs = self.ranks.iter().zip(0..).filter_map(|(rank, d)| Some((rank.traced.as_ref()?, d)));
         let all: Vec<(&StepTime, u32)> =
@@ -36,7 +36,7 @@ impl Session {
         all.into_iter().map(span).collect()
     }
 
-    /// The last training step as a trace for Chrome or Perfetto; none unless steps are noted and one was trained.
+    /// The last training step as a trace for Chrome or Perfetto; `None` unless one was recorded.
     pub fn trace(&self) -> Option<String> {
         let traced: Vec<&Traced> = self.ranks.iter().map(RankSession::traced).collect::<Option<_>>()?;
         let plans: Vec<(&Graph, &Plan)> = traced.iter().map(|one| (&*one.graph, &*one.plan)).collect();

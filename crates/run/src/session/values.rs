@@ -1,5 +1,5 @@
-//! A session's weights and states, wherever they reside: their first values, and reading and writing them, a piece at a
-//! time where copies of whole tensors would be too much. From outside they are whole, however devices share them.
+//! Weights and states of a session: their first values, and access to them in pieces, without copies of whole tensors.
+//! Callers see whole tensors even if devices have shards of them.
 
 use super::{RankSession, Session};
 use crate::checkpoint::{PIECE, TensorInfo};

@@ -4,14 +4,14 @@
 
 use super::{
     Batch, Evaluation, LrSchedule, Notice, Progress, Range, Resumed, Scores, Session, SessionError, Shared,
-    Sources, TrainError, TrainOptions, Training, prefetch,
+    Sources, TrainError, TrainOptions, Training,
 };
 use crate::checkpoint::CheckpointFile;
 use crate::device::RunError;
-use crate::team::start_scoped;
+use crate::team::{into_inner, lock, start_scoped};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const TIMES: u32 = 50;
 const STEPS: u64 = 8;
 /// Bytes of batches kept for members that share the data and are behind.
 const KEPT: usize = 64 << 20;
-/// Least and most steps that a member may be ahead of others, whatever the size of a batch.
+/// Least and most steps that a member may be ahead of others, for any size of batch.
 const AHEAD: (u64, u64) = (16, 4096);
 
 /// One job of an array.
@@ -156,8 +156,7 @@ pub fn train_array(
         }
         desk.work(own);
     });
-    let done = desk.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.results.into_iter().map(|result| result.expect("every member ended")).collect()
+    into_inner(desk.state).results.into_iter().map(|result| result.expect("every member ended")).collect()
 }
 
 /// Members that are in no lane, and the results of those that ended.
@@ -203,10 +202,6 @@ struct Desk<'d> {
     until: u64,
     stop: &'d AtomicBool,
     notify: &'d (dyn Fn(usize, Notice) + Sync),
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Desk<'_> {
@@ -326,7 +321,7 @@ impl Desk<'_> {
             return Ok(batch.clone());
         }
         drop(batches);
-        let batch = Arc::new(prefetch::make(sources.train.as_ref(), &sources.sampler, step)?);
+        let batch = sources.batch(step)?;
         let Batches { kept, at } = &mut *lock(&self.batches);
         let least = at.iter().filter(|(other, _)| *other == data).map(|(_, step)| *step).min();
         while let Some((&old, _)) = kept.range((data, 0)..(data, least.unwrap_or(step))).next() {

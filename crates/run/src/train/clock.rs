@@ -4,7 +4,7 @@ use super::Notice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// When progress was last reported and a checkpoint last written.
+/// Times of the last report of progress and of the last checkpoint.
 pub(super) struct Clock {
     told: Instant,
     saved: Instant,

@@ -89,8 +89,7 @@ impl Tally {
     /// Adds an evaluated batch.
     pub fn add(&mut self, batch: &Batch, evaluated: &Evaluated) {
         let scalars = &evaluated.scalars;
-        let rows = batch.fields.first().and_then(|(_, t)| t.shape().first()).copied().unwrap_or(0);
-        let count = scalars.of(OutputRole::Count).unwrap_or(rows as f64);
+        let count = scalars.of(OutputRole::Count).unwrap_or(batch.rows() as f64);
         self.weight += scalars.of(OutputRole::Weight).unwrap_or(count);
         for (name, scalar) in scalars.iter() {
             let share = if scalar.role == OutputRole::Loss { scalar.value * count } else { scalar.value };

@@ -169,10 +169,6 @@ impl CheckDevice {
 }
 
 impl Device for CheckDevice {
-    fn name(&self) -> &str {
-        "check"
-    }
-
     fn host_threads(&self) -> usize {
         1
     }

@@ -1,4 +1,4 @@
-//! Average pooling to given extents, whatever the input's: output `i` averages the elements from
+//! Average pooling to given extents from any input extents: output `i` averages the elements from
 //! `⌊i·in/out⌋` up to `⌈(i+1)·in/out⌉`.
 
 use super::adaptive_avg_pool_grad::AdaptiveAvgPoolGrad;
@@ -31,14 +31,6 @@ pub(crate) fn box_positions(ranges: &[Range<usize>]) -> Vec<Vec<usize>> {
 }
 
 impl OpDef for AdaptiveAvgPool {
-    fn name(&self) -> &'static str {
-        "adaptive_avg_pool"
-    }
-
-    fn help(&self) -> &'static str {
-        "average pooling to given extents"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         let (axes, taps) = spatial(self.size.len())?;

@@ -18,14 +18,6 @@ pub struct AdaptiveAvgPoolGrad {
 }
 
 impl OpDef for AdaptiveAvgPoolGrad {
-    fn name(&self) -> &'static str {
-        "adaptive_avg_pool_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of adaptive average pooling"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         let (axes, taps) = spatial(self.size.len())?;

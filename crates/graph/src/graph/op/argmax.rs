@@ -18,14 +18,6 @@ pub struct Argmax {
 }
 
 impl OpDef for Argmax {
-    fn name(&self) -> &'static str {
-        "argmax"
-    }
-
-    fn help(&self) -> &'static str {
-        "index of the largest element along a dimension"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         let (rank, axis) = (ins[0].rank(), self.axis);

@@ -77,16 +77,8 @@ fn member(t: &Tensor, m: usize) -> Tensor {
 }
 
 impl OpDef for Array {
-    fn name(&self) -> &'static str {
-        "array"
-    }
-
     fn family(&self) -> String {
         self.op.def().family()
-    }
-
-    fn help(&self) -> &'static str {
-        "an operator done once for every member of an array"
     }
 
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {

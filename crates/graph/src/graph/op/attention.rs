@@ -38,14 +38,6 @@ impl Attention {
 }
 
 impl OpDef for Attention {
-    fn name(&self) -> &'static str {
-        "attention"
-    }
-
-    fn help(&self) -> &'static str {
-        "scaled dot-product attention, causal or not, with an optional key mask"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         // A causal query's own position decides what it sees, so a part would need to know its place.
         let t = if self.causal { "t!" } else { "t" };

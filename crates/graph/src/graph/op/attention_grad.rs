@@ -14,14 +14,6 @@ use serde::{Deserialize, Serialize};
 pub struct AttentionGrad(pub Attention);
 
 impl OpDef for AttentionGrad {
-    fn name(&self) -> &'static str {
-        "attention_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of attention"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         let masked = self.0.masked;
         check(ins, 6 + usize::from(masked), if masked { &[(3, MASK)] } else { &[] })?;

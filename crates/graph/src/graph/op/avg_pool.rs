@@ -24,14 +24,6 @@ pub struct AvgPool {
 }
 
 impl OpDef for AvgPool {
-    fn name(&self) -> &'static str {
-        "avg_pool"
-    }
-
-    fn help(&self) -> &'static str {
-        "sum of each sliding window over a divisor"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         let PoolText { axes, with, .. } = PoolText::new(&self.window)?;

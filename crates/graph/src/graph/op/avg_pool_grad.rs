@@ -16,21 +16,13 @@ use serde::{Deserialize, Serialize};
 pub struct AvgPoolGrad {
     /// One per spatial dimension; their padding is that of the targets.
     pub window: Vec<PoolWindow>,
-    /// What the forward sums were divided by.
+    /// The divisor of the forward sums.
     pub divisor: f32,
-    /// Where in dx the windows land.
+    /// The places of the windows in dx.
     pub into: Vec<WindowTarget>,
 }
 
 impl OpDef for AvgPoolGrad {
-    fn name(&self) -> &'static str {
-        "avg_pool_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of average pooling"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         let PoolText { axes, with, .. } = PoolText::new(&self.window)?;

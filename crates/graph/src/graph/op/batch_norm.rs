@@ -30,7 +30,7 @@ pub(crate) fn operands(x: &Type) -> Result<[String; 2], OpError> {
     Ok([format!("n c{spatial}"), format!("over n{spatial}")])
 }
 
-/// Where each element of x belongs.
+/// The sets of each element of x.
 pub(crate) fn slots(x: &Tensor) -> impl Fn(usize) -> NormSlot + use<> {
     let [_, channels, space] = x.around(1);
     move |i| {
@@ -40,14 +40,6 @@ pub(crate) fn slots(x: &Tensor) -> impl Fn(usize) -> NormSlot + use<> {
 }
 
 impl OpDef for BatchNorm {
-    fn name(&self) -> &'static str {
-        "batch_norm"
-    }
-
-    fn help(&self) -> &'static str {
-        "normalisation of each channel over the batch and all positions, with gain and bias"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 3, &[])?;
         let [x, over] = operands(&ins[0])?;

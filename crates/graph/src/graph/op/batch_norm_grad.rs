@@ -17,14 +17,6 @@ pub struct BatchNormGrad {
 }
 
 impl OpDef for BatchNormGrad {
-    fn name(&self) -> &'static str {
-        "batch_norm_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of batch_norm"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 5, &[])?;
         let [x, over] = operands(&ins[0])?;

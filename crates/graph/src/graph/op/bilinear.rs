@@ -57,14 +57,6 @@ impl Stretch {
 }
 
 impl OpDef for Bilinear {
-    fn name(&self) -> &'static str {
-        "bilinear"
-    }
-
-    fn help(&self) -> &'static str {
-        "bilinear upsampling of images by whole factors"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         self.rows.check()?;

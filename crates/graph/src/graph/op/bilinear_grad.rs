@@ -34,14 +34,6 @@ pub fn lands(s: &Stretch, i: usize, r: usize, extent: usize) -> Option<usize> {
 }
 
 impl OpDef for BilinearGrad {
-    fn name(&self) -> &'static str {
-        "bilinear_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of bilinear upsampling"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         self.rows.check()?;

@@ -17,14 +17,6 @@ pub struct Cast {
 }
 
 impl OpDef for Cast {
-    fn name(&self) -> &'static str {
-        "cast"
-    }
-
-    fn help(&self) -> &'static str {
-        "the same numbers as another element type"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         let [x] = ins else { return Err(SpecError::Arity { expected: 1, got: ins.len() }.into()) };
         Ok(expand_ellipsis("... -> ...", x.rank()).parse()?)

@@ -17,14 +17,6 @@ pub struct Collect {
 }
 
 impl OpDef for Collect {
-    fn name(&self) -> &'static str {
-        "collect"
-    }
-
-    fn help(&self) -> &'static str {
-        "a row of every partial, one below the other"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         if ins[0].rank() != 2 || ins[0].shape[0] != Dim::from(1) {

@@ -18,14 +18,6 @@ pub struct Concat {
 }
 
 impl OpDef for Concat {
-    fn name(&self) -> &'static str {
-        "concat"
-    }
-
-    fn help(&self) -> &'static str {
-        "values one after another along a dimension"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         let axis = self.axis;
         let Some(first) = ins.first() else { return attribute("nothing to concatenate") };

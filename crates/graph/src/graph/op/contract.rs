@@ -35,14 +35,6 @@ impl Contract {
 }
 
 impl OpDef for Contract {
-    fn name(&self) -> &'static str {
-        "contract"
-    }
-
-    fn help(&self) -> &'static str {
-        "sum of products of two operands over named axes: matmul, batched, transposed, einsum"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[])?;
         let spec = self.line()?;

@@ -4,7 +4,7 @@
 use super::product::sum_of_products;
 use super::sample::Sample;
 use super::window::{ConvWindow, spatial, window_text};
-use super::{Backward, Op, OpDef, OpError, attribute, check};
+use super::{Backward, Op, OpDef, OpError, OpName, attribute, check};
 use crate::graph::build::Builder;
 use crate::dim::Dim;
 use crate::graph::{GraphError, Type, Value};
@@ -89,7 +89,7 @@ impl Conv {
     }
 }
 
-impl OpDef for Conv {
+impl OpName for Conv {
     fn name(&self) -> &'static str {
         match self.rotation {
             ConvRotation::Forward => "conv",
@@ -101,7 +101,9 @@ impl OpDef for Conv {
     fn help(&self) -> &'static str {
         "convolution with stride, dilation, padding and groups, and its rotations to the input and the weight"
     }
+}
 
+impl OpDef for Conv {
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[])?;
         for w in &self.window {

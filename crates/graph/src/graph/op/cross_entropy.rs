@@ -33,14 +33,6 @@ impl CrossEntropy {
 }
 
 impl OpDef for CrossEntropy {
-    fn name(&self) -> &'static str {
-        "cross_entropy"
-    }
-
-    fn help(&self) -> &'static str {
-        "negative log probability of each row's class, from logits"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[(1, INTEGER)])?;
         CrossEntropy::check_smoothing(self.smoothing)?;

@@ -20,14 +20,6 @@ pub struct CrossEntropyGrad {
 }
 
 impl OpDef for CrossEntropyGrad {
-    fn name(&self) -> &'static str {
-        "cross_entropy_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of cross_entropy"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 4, &[(1, INTEGER)])?;
         CrossEntropy::check_smoothing(self.smoothing)?;

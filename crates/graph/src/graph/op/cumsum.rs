@@ -19,14 +19,6 @@ pub struct Cumsum {
 }
 
 impl OpDef for Cumsum {
-    fn name(&self) -> &'static str {
-        "cumsum"
-    }
-
-    fn help(&self) -> &'static str {
-        "cumulative sum along a dimension"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         let (rank, axis) = (ins[0].rank(), self.axis);

@@ -1,8 +1,8 @@
-//! An operator defined outside this crate: any [`OpDef`] of the user's, carried through graphs and plans
-//! like the built-in ones. Which kernel runs it fast is said where it is run; the reference kernel always can.
+//! An operator defined outside this crate: an [`OpDef`] of the user, which graphs and plans treat like the built-in ones.
+//! It runs on its reference kernel unless the device has a fast kernel for it.
 
 use super::sample::Sample;
-use super::{Backward, Op, OpDef, OpError};
+use super::{Backward, Op, OpDef, OpError, OpName};
 use crate::graph::build::Builder;
 use crate::dim::{Bindings, DimError};
 use crate::dtype::DType;
@@ -14,7 +14,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// A custom operator: an [`OpDef`] that can be printed and shared. Every such type implements it.
+/// A custom operator: an [`OpDef`] with its [`OpName`] that can be printed and shared. Every such type implements it.
 pub trait CustomOp: OpDef + fmt::Debug + Any + Send + Sync {}
 
 impl<T: OpDef + fmt::Debug + Any + Send + Sync> CustomOp for T {}
@@ -29,7 +29,7 @@ impl Custom {
         Custom(Arc::new(op))
     }
 
-    /// The operator as `&dyn Any`, for those who know its type.
+    /// The operator as `&dyn Any`, for callers that know its type.
     pub fn as_any(&self) -> &dyn Any {
         self.0.as_ref()
     }
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for Custom {
     }
 }
 
-impl OpDef for Custom {
+impl OpName for Custom {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -72,7 +72,9 @@ impl OpDef for Custom {
     fn help(&self) -> &'static str {
         self.0.help()
     }
+}
 
+impl OpDef for Custom {
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         self.0.spec(ins)
     }
@@ -131,7 +133,7 @@ mod tests {
         scale: f64,
     }
 
-    impl OpDef for Cube {
+    impl OpName for Cube {
         fn name(&self) -> &'static str {
             "cube"
         }
@@ -139,7 +141,9 @@ mod tests {
         fn help(&self) -> &'static str {
             "third power"
         }
+    }
 
+    impl OpDef for Cube {
         fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
             super::super::check(ins, 1, &[])?;
             Ok("a b -> a b".parse()?)

@@ -22,7 +22,7 @@ pub struct Dropout {
     pub frame: Option<PartFrame>,
 }
 
-/// Where a part lies.
+/// The place of a part in the whole value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartFrame {
     /// Extents of the whole value.
@@ -45,7 +45,7 @@ impl PartFrame {
 }
 
 impl Dropout {
-    /// What kept elements are multiplied by.
+    /// The factor of elements that are kept.
     pub fn scale(&self) -> f32 {
         1.0 / (1.0 - self.rate)
     }
@@ -63,14 +63,6 @@ impl Dropout {
 }
 
 impl OpDef for Dropout {
-    fn name(&self) -> &'static str {
-        "dropout"
-    }
-
-    fn help(&self) -> &'static str {
-        "drops elements at random and scales the others up"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[(1, INTEGER)])?;
         if !(0.0..1.0).contains(&self.rate) {

@@ -133,20 +133,12 @@ impl Elementwise {
 }
 
 impl OpDef for Elementwise {
-    fn name(&self) -> &'static str {
-        "elementwise"
-    }
-
     fn family(&self) -> String {
         let mut words: Vec<String> = self.steps.iter().map(|step| step.apply.op().def().family()).collect();
         words.sort_unstable();
         words.dedup();
         let sums = if self.reduction().is_some() { " reduced" } else { "" };
         format!("elementwise{sums} {}", words.join(" "))
-    }
-
-    fn help(&self) -> &'static str {
-        "several element-wise operators, and reductions of their results, in one pass"
     }
 
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {

@@ -145,14 +145,6 @@ impl Exchange {
 }
 
 impl OpDef for Exchange {
-    fn name(&self) -> &'static str {
-        "exchange"
-    }
-
-    fn help(&self) -> &'static str {
-        "boxes of several ranks' operands, put together or added up"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         if ins.len() > 1 {
             return Err(SpecError::Arity { expected: 1, got: ins.len() }.into());

@@ -19,14 +19,6 @@ pub struct Expand {
 }
 
 impl OpDef for Expand {
-    fn name(&self) -> &'static str {
-        "expand"
-    }
-
-    fn help(&self) -> &'static str {
-        "repeats dimensions of extent one up to a shape"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         let [x] = ins else { return Err(SpecError::Arity { expected: 1, got: ins.len() }.into()) };
         let Some(skip) = self.shape.len().checked_sub(x.rank()) else {

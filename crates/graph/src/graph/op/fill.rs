@@ -30,14 +30,6 @@ pub(crate) fn source_spec(shape: &[Dim]) -> Result<Spec, OpError> {
 }
 
 impl OpDef for Fill {
-    fn name(&self) -> &'static str {
-        "fill"
-    }
-
-    fn help(&self) -> &'static str {
-        "a value full of one number"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 0, &[])?;
         source_spec(&self.shape)

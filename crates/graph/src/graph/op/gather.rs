@@ -27,14 +27,6 @@ pub(crate) fn or_scalar(text: String) -> String {
 }
 
 impl OpDef for Gather {
-    fn name(&self) -> &'static str {
-        "gather"
-    }
-
-    fn help(&self) -> &'static str {
-        "rows of a table by index"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[(1, INTEGER)])?;
         let Some(width) = ins[0].rank().checked_sub(1) else { return attribute("the table is a scalar") };

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// `rstd = 1/√(biased variance + eps)`, both `[n, groups]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupNorm {
-    /// How many groups the channels form; divides their number.
+    /// Number of groups; divides the number of channels.
     pub groups: usize,
     /// Added to the variance.
     pub eps: f32,
@@ -35,7 +35,7 @@ pub(crate) fn operands(x: &Type, groups: usize) -> Result<[String; 2], OpError> 
     Ok([format!("n (g c!){spatial}"), format!("with g={groups}")])
 }
 
-/// Where each element of x belongs.
+/// The sets of each element of x.
 pub(crate) fn slots(x: &Tensor, groups: usize) -> impl Fn(usize) -> NormSlot + use<> {
     let channels = x.shape[1];
     let space: usize = x.shape[2..].iter().product();
@@ -46,14 +46,6 @@ pub(crate) fn slots(x: &Tensor, groups: usize) -> impl Fn(usize) -> NormSlot + u
 }
 
 impl OpDef for GroupNorm {
-    fn name(&self) -> &'static str {
-        "group_norm"
-    }
-
-    fn help(&self) -> &'static str {
-        "normalisation over groups of channels and all positions, with gain and bias"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 3, &[])?;
         let [x, with] = operands(&ins[0], self.groups)?;

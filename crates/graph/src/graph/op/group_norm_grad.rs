@@ -14,19 +14,11 @@ use serde::{Deserialize, Serialize};
 /// are partial sums.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupNormGrad {
-    /// How many groups the channels form.
+    /// Number of groups of channels.
     pub groups: usize,
 }
 
 impl OpDef for GroupNormGrad {
-    fn name(&self) -> &'static str {
-        "group_norm_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of group_norm"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 5, &[])?;
         let [x, with] = operands(&ins[0], self.groups)?;

@@ -20,14 +20,6 @@ use serde::{Deserialize, Serialize};
 pub struct Gru {}
 
 impl OpDef for Gru {
-    fn name(&self) -> &'static str {
-        "gru"
-    }
-
-    fn help(&self) -> &'static str {
-        "a GRU layer over a whole sequence, input products given"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 4, &[])?;
         check_square(&ins[2], &ins[1], 3)?;

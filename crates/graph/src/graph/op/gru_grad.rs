@@ -17,14 +17,6 @@ use serde::{Deserialize, Serialize};
 pub struct GruGrad {}
 
 impl OpDef for GruGrad {
-    fn name(&self) -> &'static str {
-        "gru_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of gru, except by its recurrent weight"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 6, &[])?;
         check_square(&ins[1], &ins[4], 3)?;

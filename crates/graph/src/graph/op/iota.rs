@@ -25,14 +25,6 @@ pub struct Iota {
 }
 
 impl OpDef for Iota {
-    fn name(&self) -> &'static str {
-        "iota"
-    }
-
-    fn help(&self) -> &'static str {
-        "0, 1, 2… along a dimension"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 0, &[])?;
         if self.axis >= self.shape.len() {

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// each of the shape of the leading dimensions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerNorm {
-    /// How many of the last dimensions are normalised together; gamma and beta have their shape.
+    /// Number of the last dimensions that are normalised together; gamma and beta have their shape.
     pub axes: usize,
     /// Added to the variance.
     pub eps: f32,
@@ -31,14 +31,6 @@ pub(crate) fn operands(x: &Type, axes: usize) -> Result<[String; 3], OpError> {
 }
 
 impl OpDef for LayerNorm {
-    fn name(&self) -> &'static str {
-        "layer_norm"
-    }
-
-    fn help(&self) -> &'static str {
-        "normalisation over the last dimensions, with gain and bias"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 3, &[])?;
         let [all, rows, inner] = operands(&ins[0], self.axes)?;

@@ -13,19 +13,11 @@ use serde::{Deserialize, Serialize};
 /// are partial sums.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerNormGrad {
-    /// How many of the last dimensions are normalised together.
+    /// Number of the last dimensions that are normalised together.
     pub axes: usize,
 }
 
 impl OpDef for LayerNormGrad {
-    fn name(&self) -> &'static str {
-        "layer_norm_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of layer_norm"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 5, &[])?;
         let [all, rows, inner] = operands(&ins[0], self.axes)?;

@@ -18,14 +18,6 @@ pub struct LogSoftmax {
 }
 
 impl OpDef for LogSoftmax {
-    fn name(&self) -> &'static str {
-        "log_softmax"
-    }
-
-    fn help(&self) -> &'static str {
-        "logarithm of softmax along an axis"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         whole_axis_spec(ins, self.axis)

@@ -16,14 +16,6 @@ pub struct LogSoftmaxGrad {
 }
 
 impl OpDef for LogSoftmaxGrad {
-    fn name(&self) -> &'static str {
-        "log_softmax_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of log_softmax"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[])?;
         whole_axis_spec(ins, self.axis)

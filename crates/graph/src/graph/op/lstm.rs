@@ -37,14 +37,6 @@ pub(crate) fn check_square(w_hh: &Type, h0: &Type, gates: i64) -> Result<(), OpE
 }
 
 impl OpDef for Lstm {
-    fn name(&self) -> &'static str {
-        "lstm"
-    }
-
-    fn help(&self) -> &'static str {
-        "an LSTM layer over a whole sequence, input products given"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 4, &[])?;
         check_square(&ins[3], &ins[1], 4)?;

@@ -15,14 +15,6 @@ use serde::{Deserialize, Serialize};
 pub struct LstmGrad {}
 
 impl OpDef for LstmGrad {
-    fn name(&self) -> &'static str {
-        "lstm_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of lstm, except by its recurrent weight"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 6, &[])?;
         check_square(&ins[2], &ins[1], 4)?;

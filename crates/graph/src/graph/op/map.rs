@@ -3,7 +3,7 @@
 use super::map_grad::MapGrad;
 use super::sample::{Sample, SampleInput};
 use super::special::erf;
-use super::{Backward, OpDef, OpError, check};
+use super::{Backward, OpDef, OpError, OpName, check};
 use crate::graph::build::Builder;
 use crate::graph::{GraphError, Type, Value};
 use crate::spec::{Spec, expand_ellipsis};
@@ -200,7 +200,7 @@ impl Function {
     }
 }
 
-impl OpDef for Map {
+impl OpName for Map {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -208,7 +208,9 @@ impl OpDef for Map {
     fn help(&self) -> &'static str {
         "element-wise function of one value"
     }
+}
 
+impl OpDef for Map {
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         Ok(expand_ellipsis("... -> ...", ins[0].rank()).parse()?)

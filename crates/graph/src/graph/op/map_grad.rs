@@ -13,16 +13,8 @@ use serde::{Deserialize, Serialize};
 pub struct MapGrad(pub Function);
 
 impl OpDef for MapGrad {
-    fn name(&self) -> &'static str {
-        "map_grad"
-    }
-
     fn family(&self) -> String {
         format!("map_grad {}", self.0.name())
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of an element-wise function"
     }
 
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {

@@ -21,14 +21,6 @@ pub struct MaxPool {
 }
 
 impl OpDef for MaxPool {
-    fn name(&self) -> &'static str {
-        "max_pool"
-    }
-
-    fn help(&self) -> &'static str {
-        "largest element of each sliding window"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         let PoolText { axes, taps, with } = PoolText::new(&self.window)?;

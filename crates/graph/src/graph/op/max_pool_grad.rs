@@ -25,14 +25,6 @@ pub struct MaxPoolGrad {
 }
 
 impl OpDef for MaxPoolGrad {
-    fn name(&self) -> &'static str {
-        "max_pool_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of max pooling"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 3, &[])?;
         let PoolText { axes, with, .. } = PoolText::new(&self.window)?;

@@ -1,5 +1,5 @@
-//! Operators. Each is described once, in its own file, and has one row in the table below; whatever
-//! else the program knows of operators is derived from [`OpDef`].
+//! Operators. Each is described once, in its own file, and has one row in the table at the end. The rest of the program
+//! derives from [`OpDef`] what it knows of operators.
 
 pub mod moments;
 pub(crate) mod pool;
@@ -18,21 +18,24 @@ use crate::tensor::Tensor;
 use sample::Sample;
 use serde::{Deserialize, Serialize};
 
-/// What the rest of the system may ask of an operator.
-pub trait OpDef {
+/// The name of an operator. The table below implements it for operators with one name.
+pub trait OpName {
     /// The name in graph text and messages.
     fn name(&self) -> &'static str;
 
     /// One line for `gulliver ops`.
     fn help(&self) -> &'static str;
+}
 
+/// The definition of an operator.
+pub trait OpDef: OpName {
     /// Words that tell kernels of different speed apart, the most telling first; see [`crate::work`].
     fn family(&self) -> String {
         self.name().to_string()
     }
 
     /// How each output element reads the inputs. Checks attributes, number, types and ranks of the
-    /// inputs; whether their extents agree is the spec's own business.
+    /// inputs; the spec itself checks their extents.
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError>;
 
     /// Element types of the outputs; that of the first input unless the operator says otherwise.
@@ -40,7 +43,7 @@ pub trait OpDef {
         vec![ins.first().map_or(DType::F32, |t| t.dtype); outputs]
     }
 
-    /// How many outputs are results; the ones after them exist only for the backward pass and have no
+    /// Number of outputs that are results; the ones after them exist only for the backward pass and have no
     /// gradient of their own.
     fn results(&self) -> usize {
         usize::MAX
@@ -120,7 +123,7 @@ impl Op {
     }
 }
 
-/// What an operator's gradient is built from.
+/// The operands of a gradient.
 pub struct Backward<'a> {
     /// The forward node's inputs.
     pub ins: &'a [Value],
@@ -128,7 +131,7 @@ pub struct Backward<'a> {
     pub outs: &'a [Value],
     /// The gradient of the loss by each output, where there is one.
     pub douts: &'a [Option<Value>],
-    /// Which inputs need a gradient; work for others would be wasted.
+    /// Whether each input needs a gradient.
     pub wants: &'a [bool],
 }
 
@@ -148,11 +151,11 @@ pub enum OpError {
     /// Wrong element type.
     #[error("input {input} is {got}, expected {expected}")]
     DType {
-        /// Which input.
+        /// The input.
         input: usize,
-        /// What the operator takes.
+        /// The type that the operator takes.
         expected: &'static str,
-        /// What it was given.
+        /// The type of the input.
         got: DType,
     },
     /// The operator's own settings make no sense here.
@@ -194,7 +197,7 @@ pub const INTEGER: &[DType] = &[DType::I64, DType::I32, DType::U8];
 pub const MASK: &[DType] = &[DType::Bool, DType::U8];
 
 macro_rules! operators {
-    ($($module:ident::$name:ident),* $(,)?) => {
+    ($($module:ident::$name:ident $(=> $help:literal)?),* $(,)?) => {
         $(pub mod $module;)*
 
         /// Any operator. The only place where all of them are listed is the table that makes this.
@@ -209,6 +212,16 @@ macro_rules! operators {
                 Op::$name(op)
             }
         })*
+
+        $($(impl OpName for $module::$name {
+            fn name(&self) -> &'static str {
+                stringify!($module)
+            }
+
+            fn help(&self) -> &'static str {
+                $help
+            }
+        })?)*
 
         impl Op {
             /// The operator's definition.
@@ -229,73 +242,75 @@ macro_rules! operators {
 }
 
 operators! {
-    contract::Contract,
+    contract::Contract =>
+        "sum of products of two operands over named axes: matmul, batched, transposed, einsum",
     map::Map,
-    map_grad::MapGrad,
+    map_grad::MapGrad => "gradient of an element-wise function",
     zip::Zip,
     select::Select,
-    cast::Cast,
+    cast::Cast => "the same numbers as another element type",
     reduce::Reduce,
-    elementwise::Elementwise,
-    softmax::Softmax,
-    softmax_grad::SoftmaxGrad,
-    log_softmax::LogSoftmax,
-    log_softmax_grad::LogSoftmaxGrad,
-    layer_norm::LayerNorm,
-    layer_norm_grad::LayerNormGrad,
-    rms_norm::RmsNorm,
-    rms_norm_grad::RmsNormGrad,
-    group_norm::GroupNorm,
-    group_norm_grad::GroupNormGrad,
-    batch_norm::BatchNorm,
-    batch_norm_grad::BatchNormGrad,
-    cross_entropy::CrossEntropy,
-    cross_entropy_grad::CrossEntropyGrad,
-    attention::Attention,
-    attention_grad::AttentionGrad,
-    lstm::Lstm,
-    lstm_grad::LstmGrad,
-    gru::Gru,
-    gru_grad::GruGrad,
-    update_sgd::UpdateSgd,
-    update_adam::UpdateAdam,
-    update_adadelta::UpdateAdadelta,
-    update_adagrad::UpdateAdagrad,
-    update_rmsprop::UpdateRmsprop,
-    update_lion::UpdateLion,
-    reshape::Reshape,
-    transpose::Transpose,
-    expand::Expand,
-    fill::Fill,
-    size::Size,
+    elementwise::Elementwise => "several element-wise operators, and reductions of their results, in one pass",
+    softmax::Softmax => "exponentials along an axis, scaled to sum to one",
+    softmax_grad::SoftmaxGrad => "gradient of softmax",
+    log_softmax::LogSoftmax => "logarithm of softmax along an axis",
+    log_softmax_grad::LogSoftmaxGrad => "gradient of log_softmax",
+    layer_norm::LayerNorm => "normalisation over the last dimensions, with gain and bias",
+    layer_norm_grad::LayerNormGrad => "gradient of layer_norm",
+    rms_norm::RmsNorm => "normalisation by the root mean square of the last dimension, with gain",
+    rms_norm_grad::RmsNormGrad => "gradient of rms_norm",
+    group_norm::GroupNorm => "normalisation over groups of channels and all positions, with gain and bias",
+    group_norm_grad::GroupNormGrad => "gradient of group_norm",
+    batch_norm::BatchNorm =>
+        "normalisation of each channel over the batch and all positions, with gain and bias",
+    batch_norm_grad::BatchNormGrad => "gradient of batch_norm",
+    cross_entropy::CrossEntropy => "negative log probability of each row's class, from logits",
+    cross_entropy_grad::CrossEntropyGrad => "gradient of cross_entropy",
+    attention::Attention => "scaled dot-product attention, causal or not, with an optional key mask",
+    attention_grad::AttentionGrad => "gradient of attention",
+    lstm::Lstm => "an LSTM layer over a whole sequence, input products given",
+    lstm_grad::LstmGrad => "gradient of lstm, except by its recurrent weight",
+    gru::Gru => "a GRU layer over a whole sequence, input products given",
+    gru_grad::GruGrad => "gradient of gru, except by its recurrent weight",
+    update_sgd::UpdateSgd => "stochastic gradient descent, with momentum and nesterov",
+    update_adam::UpdateAdam => "Adam, or AdamW when the weight decay is decoupled",
+    update_adadelta::UpdateAdadelta => "Adadelta: step sizes from the history of steps and gradients",
+    update_adagrad::UpdateAdagrad => "Adagrad: divides by the root of the sum of squared gradients",
+    update_rmsprop::UpdateRmsprop => "RMSprop, centered or not, with momentum or not",
+    update_lion::UpdateLion => "Lion: steps of one size in the direction of a momentum's sign",
+    reshape::Reshape => "the same elements under another shape",
+    transpose::Transpose => "dimensions in another order",
+    expand::Expand => "repeats dimensions of extent one up to a shape",
+    fill::Fill => "a value full of one number",
+    size::Size => "an extent as a number",
     conv::Conv,
-    max_pool::MaxPool,
-    max_pool_grad::MaxPoolGrad,
-    avg_pool::AvgPool,
-    avg_pool_grad::AvgPoolGrad,
-    adaptive_avg_pool::AdaptiveAvgPool,
-    adaptive_avg_pool_grad::AdaptiveAvgPoolGrad,
-    upsample::Upsample,
-    bilinear::Bilinear,
-    bilinear_grad::BilinearGrad,
-    pad::Pad,
-    slice::Slice,
-    slice_grad::SliceGrad,
-    concat::Concat,
-    gather::Gather,
-    scatter_add::ScatterAdd,
-    take::Take,
-    take_grad::TakeGrad,
-    cumsum::Cumsum,
-    argmax::Argmax,
-    top_k::TopK,
-    top_k_grad::TopKGrad,
-    iota::Iota,
-    dropout::Dropout,
-    array::Array,
-    exchange::Exchange,
-    send_receive::SendReceive,
-    collect::Collect,
-    sum_onto::SumOnto,
+    max_pool::MaxPool => "largest element of each sliding window",
+    max_pool_grad::MaxPoolGrad => "gradient of max pooling",
+    avg_pool::AvgPool => "sum of each sliding window over a divisor",
+    avg_pool_grad::AvgPoolGrad => "gradient of average pooling",
+    adaptive_avg_pool::AdaptiveAvgPool => "average pooling to given extents",
+    adaptive_avg_pool_grad::AdaptiveAvgPoolGrad => "gradient of adaptive average pooling",
+    upsample::Upsample => "repeats every element along the spatial dimensions",
+    bilinear::Bilinear => "bilinear upsampling of images by whole factors",
+    bilinear_grad::BilinearGrad => "gradient of bilinear upsampling",
+    pad::Pad => "a constant around a value, or less of it",
+    slice::Slice => "a range of elements along one dimension",
+    slice_grad::SliceGrad => "gradient of a slice: its elements in zeros",
+    concat::Concat => "values one after another along a dimension",
+    gather::Gather => "rows of a table by index",
+    scatter_add::ScatterAdd => "adds rows into a table by index",
+    take::Take => "one element of each row by index",
+    take_grad::TakeGrad => "gradient of taking one element of each row",
+    cumsum::Cumsum => "cumulative sum along a dimension",
+    argmax::Argmax => "index of the largest element along a dimension",
+    top_k::TopK => "largest elements of each row and their indices",
+    top_k_grad::TopKGrad => "gradient of the largest elements of each row",
+    iota::Iota => "0, 1, 2… along a dimension",
+    dropout::Dropout => "drops elements at random and scales the others up",
+    array::Array => "an operator done once for every member of an array",
+    exchange::Exchange => "boxes of several ranks' operands, put together or added up",
+    send_receive::SendReceive => "hands all of a value from one rank to another",
+    collect::Collect => "a row of every partial, one below the other",
+    sum_onto::SumOnto => "a value of every partial added in order to a sum",
     custom::Custom,
 }

@@ -3,12 +3,12 @@
 
 use crate::tensor::Tensor;
 
-/// Where an element belongs: the set it is normalised with, and its gain and bias.
+/// The sets of an element: the one it is normalised with, and that of its gain and bias.
 #[derive(Clone, Copy, Debug)]
 pub struct NormSlot {
-    /// Which mean and variance.
+    /// Index of its mean and variance.
     pub set: usize,
-    /// Which gain and bias.
+    /// Index of its gain and bias.
     pub channel: usize,
 }
 

@@ -15,19 +15,11 @@ pub struct Pad {
     pub low: Vec<i64>,
     /// Elements added after the last; negative removes some.
     pub high: Vec<i64>,
-    /// What is added.
+    /// The constant.
     pub value: f32,
 }
 
 impl OpDef for Pad {
-    fn name(&self) -> &'static str {
-        "pad"
-    }
-
-    fn help(&self) -> &'static str {
-        "a constant around a value, or less of it"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         let [x] = ins else { return Err(SpecError::Arity { expected: 1, got: ins.len() }.into()) };
         if self.low.len() != x.rank() || self.high.len() != x.rank() {

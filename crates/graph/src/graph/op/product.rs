@@ -35,11 +35,11 @@ pub fn sum_of_products(spec: &Spec, a: &Tensor, b: &Tensor, out: &mut Tensor) {
     }
 }
 
-/// Where a walk through the loop nest stands in one operand.
+/// The position of a walk through the loop nest in one operand.
 struct Walk {
     /// Offset of the element; meaningless outside the operand.
     offset: i64,
-    /// What one step along each axis adds to the offset.
+    /// The stride of each axis.
     stride: Vec<i64>,
     /// Positions along windowed dimensions, which may leave the operand: (position, extent, step per axis).
     windows: Vec<(i64, i64, Vec<i64>)>,

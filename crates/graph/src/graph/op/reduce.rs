@@ -2,7 +2,7 @@
 
 use super::sample::Sample;
 use super::zip::{Binary, Zip};
-use super::{Backward, OpDef, OpError, attribute, check};
+use super::{Backward, OpDef, OpError, OpName, attribute, check};
 use crate::graph::build::Builder;
 use crate::graph::{GraphError, Type, Value};
 use crate::spec::{ReduceKind, Spec};
@@ -20,7 +20,7 @@ pub struct Reduce {
     pub keep: bool,
 }
 
-impl OpDef for Reduce {
+impl OpName for Reduce {
     fn name(&self) -> &'static str {
         match self.kind {
             ReduceKind::Sum => "sum",
@@ -32,7 +32,9 @@ impl OpDef for Reduce {
     fn help(&self) -> &'static str {
         "sum, maximum or minimum over axes"
     }
+}
 
+impl OpDef for Reduce {
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         let rank = ins[0].rank();

@@ -95,14 +95,6 @@ impl Reshape {
 }
 
 impl OpDef for Reshape {
-    fn name(&self) -> &'static str {
-        "reshape"
-    }
-
-    fn help(&self) -> &'static str {
-        "the same elements under another shape"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         let [x] = ins else { return Err(SpecError::Arity { expected: 1, got: ins.len() }.into()) };
         let (old, new) = (product(&x.shape), product(&self.shape));

@@ -26,14 +26,6 @@ pub(crate) fn rows_spec(line: &str, x: &Type) -> Result<Spec, OpError> {
 }
 
 impl OpDef for RmsNorm {
-    fn name(&self) -> &'static str {
-        "rms_norm"
-    }
-
-    fn help(&self) -> &'static str {
-        "normalisation by the root mean square of the last dimension, with gain"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[])?;
         rows_spec("... x!, x! -> ... x!, ...", &ins[0])

@@ -13,14 +13,6 @@ use serde::{Deserialize, Serialize};
 pub struct RmsNormGrad {}
 
 impl OpDef for RmsNormGrad {
-    fn name(&self) -> &'static str {
-        "rms_norm_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of rms_norm"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 4, &[])?;
         rows_spec("... x!, x!, ..., ... x! -> ... x!, x!", &ins[0])

@@ -26,7 +26,7 @@ pub struct SampleInput {
     pub dtype: DType,
     /// Extents.
     pub shape: Vec<usize>,
-    /// What it is filled with.
+    /// Its content.
     pub fill: SampleFill,
 }
 

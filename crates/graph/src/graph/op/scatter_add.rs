@@ -22,14 +22,6 @@ pub struct ScatterAdd {
 }
 
 impl OpDef for ScatterAdd {
-    fn name(&self) -> &'static str {
-        "scatter_add"
-    }
-
-    fn help(&self) -> &'static str {
-        "adds rows into a table by index"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[(0, INTEGER)])?;
         let Some(width) = ins[1].rank().checked_sub(ins[0].rank()) else {

@@ -2,7 +2,7 @@
 
 use super::sample::{Sample, SampleInput};
 use super::zip::{broadcast_at, broadcast_spec};
-use super::{Backward, MASK, OpDef, OpError, check};
+use super::{Backward, MASK, OpDef, OpError, OpName, check};
 use crate::graph::build::Builder;
 use crate::dtype::DType;
 use crate::graph::{GraphError, Type, Value};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Select {}
 
-impl OpDef for Select {
+impl OpName for Select {
     fn name(&self) -> &'static str {
         "where"
     }
@@ -22,7 +22,9 @@ impl OpDef for Select {
     fn help(&self) -> &'static str {
         "element-wise choice between two values by a condition"
     }
+}
 
+impl OpDef for Select {
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 3, &[(0, MASK)])?;
         broadcast_spec(ins)

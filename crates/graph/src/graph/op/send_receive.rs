@@ -37,14 +37,6 @@ impl SendReceive {
 }
 
 impl OpDef for SendReceive {
-    fn name(&self) -> &'static str {
-        "send_receive"
-    }
-
-    fn help(&self) -> &'static str {
-        "hands all of a value from one rank to another"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         if self.rank != self.from && self.rank != self.to {
             return attribute(format!("rank {} neither gives nor takes", self.rank));

@@ -1,5 +1,5 @@
 //! A size of the input (an extent, or a product of extents) as a number the graph can compute with:
-//! the divisor of a mean, whatever part of the mean a device computes.
+//! the divisor of a mean, for any part of the mean that a device computes.
 
 use super::sample::Sample;
 use super::{Backward, OpDef, OpError, check};
@@ -19,14 +19,6 @@ pub struct Size {
 }
 
 impl OpDef for Size {
-    fn name(&self) -> &'static str {
-        "size"
-    }
-
-    fn help(&self) -> &'static str {
-        "an extent as a number"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 0, &[])?;
         Ok("-> []".parse()?)

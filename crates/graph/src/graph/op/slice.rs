@@ -17,7 +17,7 @@ pub struct Slice {
     pub axis: usize,
     /// The first element.
     pub start: usize,
-    /// How many elements. Whether a symbolic number of them exists is only known once it is bound.
+    /// Number of elements. Whether a symbolic number of them exists is only known once it is bound.
     pub len: Dim,
     /// Distance between neighbours.
     pub step: usize,
@@ -30,14 +30,6 @@ pub(crate) fn operand(rank: usize, axis: usize, index: &str) -> String {
 }
 
 impl OpDef for Slice {
-    fn name(&self) -> &'static str {
-        "slice"
-    }
-
-    fn help(&self) -> &'static str {
-        "a range of elements along one dimension"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         let [x] = ins else { return Err(SpecError::Arity { expected: 1, got: ins.len() }.into()) };
         let Slice { axis, start, len, step } = self;

@@ -2,7 +2,7 @@
 
 use super::sample::Sample;
 use super::slice::{Slice, operand};
-use super::{Backward, Op, OpDef, OpError, attribute};
+use super::{Backward, Op, OpDef, OpError, OpName, attribute};
 use crate::graph::build::Builder;
 use crate::dim::Dim;
 use crate::graph::{GraphError, Type, Value};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub struct SliceGrad {
     /// The dimension.
     pub axis: usize,
-    /// Where the first element goes.
+    /// Position of the first element.
     pub start: i64,
     /// Distance between neighbours.
     pub step: usize,
@@ -24,14 +24,6 @@ pub struct SliceGrad {
 }
 
 impl OpDef for SliceGrad {
-    fn name(&self) -> &'static str {
-        "slice_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of a slice: its elements in zeros"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         let [x] = ins else { return Err(SpecError::Arity { expected: 1, got: ins.len() }.into()) };
         let SliceGrad { axis, start, step, size } = self;

@@ -53,14 +53,6 @@ pub(crate) fn log_sum_exp(x: impl Iterator<Item = f64> + Clone) -> f64 {
 }
 
 impl OpDef for Softmax {
-    fn name(&self) -> &'static str {
-        "softmax"
-    }
-
-    fn help(&self) -> &'static str {
-        "exponentials along an axis, scaled to sum to one"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         whole_axis_spec(ins, self.axis)

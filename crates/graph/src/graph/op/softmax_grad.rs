@@ -16,14 +16,6 @@ pub struct SoftmaxGrad {
 }
 
 impl OpDef for SoftmaxGrad {
-    fn name(&self) -> &'static str {
-        "softmax_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of softmax"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[])?;
         whole_axis_spec(ins, self.axis)

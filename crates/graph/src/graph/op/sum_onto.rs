@@ -12,14 +12,6 @@ use serde::{Deserialize, Serialize};
 pub struct SumOnto {}
 
 impl OpDef for SumOnto {
-    fn name(&self) -> &'static str {
-        "sum_onto"
-    }
-
-    fn help(&self) -> &'static str {
-        "a value of every partial added in order to a sum"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[])?;
         let axes = match ins[0].rank() {

@@ -15,14 +15,6 @@ use serde::{Deserialize, Serialize};
 pub struct Take {}
 
 impl OpDef for Take {
-    fn name(&self) -> &'static str {
-        "take"
-    }
-
-    fn help(&self) -> &'static str {
-        "one element of each row by index"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[(1, INTEGER)])?;
         let Some(rank) = ins[0].rank().checked_sub(1) else {

@@ -18,14 +18,6 @@ pub struct TakeGrad {
 }
 
 impl OpDef for TakeGrad {
-    fn name(&self) -> &'static str {
-        "take_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of taking one element of each row"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[(0, INTEGER)])?;
         let n = axes('n', ins[0].rank());

@@ -15,19 +15,11 @@ use serde::{Deserialize, Serialize};
 /// comes first, and NaN counts as larger than any number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopK {
-    /// How many.
+    /// Number of elements.
     pub k: usize,
 }
 
 impl OpDef for TopK {
-    fn name(&self) -> &'static str {
-        "top_k"
-    }
-
-    fn help(&self) -> &'static str {
-        "largest elements of each row and their indices"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         let Some(width) = ins[0].shape.last() else { return attribute("a scalar has no rows") };

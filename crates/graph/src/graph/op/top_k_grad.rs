@@ -18,14 +18,6 @@ pub struct TopKGrad {
 }
 
 impl OpDef for TopKGrad {
-    fn name(&self) -> &'static str {
-        "top_k_grad"
-    }
-
-    fn help(&self) -> &'static str {
-        "gradient of the largest elements of each row"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 2, &[(0, INTEGER)])?;
         let Some(rank) = ins[0].rank().checked_sub(1) else { return attribute("a scalar has no rows") };

@@ -16,14 +16,6 @@ pub struct Transpose {
 }
 
 impl OpDef for Transpose {
-    fn name(&self) -> &'static str {
-        "transpose"
-    }
-
-    fn help(&self) -> &'static str {
-        "dimensions in another order"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         let [x] = ins else { return Err(SpecError::Arity { expected: 1, got: ins.len() }.into()) };
         let mut sorted = self.order.clone();

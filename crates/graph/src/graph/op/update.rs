@@ -3,19 +3,13 @@
 //! every member of a fused array can have its own. Outputs are the new weight and the new states.
 
 use super::sample::{Sample, SampleInput};
-use super::{Op, OpDef, OpError, check};
+use super::{Op, OpDef, OpError, OpName, check};
 use crate::graph::Type;
 use crate::spec::{Spec, expand_ellipsis};
 use crate::tensor::Tensor;
 
-/// A rule that updates a weight element by element. Whatever has one is an operator.
-pub trait Update {
-    /// As [`OpDef::name`]; starts with `update_`.
-    fn name(&self) -> &'static str;
-
-    /// As [`OpDef::help`].
-    fn help(&self) -> &'static str;
-
+/// A rule that updates a weight element by element. Every type with a rule is an operator.
+pub trait Update: OpName {
     /// As [`OpDef::flops_per_point`].
     fn flops_per_point(&self) -> u64;
 
@@ -35,14 +29,6 @@ pub trait Update {
 }
 
 impl<U: Update> OpDef for U {
-    fn name(&self) -> &'static str {
-        Update::name(self)
-    }
-
-    fn help(&self) -> &'static str {
-        Update::help(self)
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         let (states, hypers) = (self.states().len(), self.hypers().len());
         check(ins, 2 + states + hypers, &[])?;

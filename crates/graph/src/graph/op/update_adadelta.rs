@@ -10,14 +10,6 @@ use serde::{Deserialize, Serialize};
 pub struct UpdateAdadelta {}
 
 impl Update for UpdateAdadelta {
-    fn name(&self) -> &'static str {
-        "update_adadelta"
-    }
-
-    fn help(&self) -> &'static str {
-        "Adadelta: step sizes from the history of steps and gradients"
-    }
-
     fn flops_per_point(&self) -> u64 {
         18
     }

@@ -10,14 +10,6 @@ use serde::{Deserialize, Serialize};
 pub struct UpdateAdagrad {}
 
 impl Update for UpdateAdagrad {
-    fn name(&self) -> &'static str {
-        "update_adagrad"
-    }
-
-    fn help(&self) -> &'static str {
-        "Adagrad: divides by the root of the sum of squared gradients"
-    }
-
     fn flops_per_point(&self) -> u64 {
         10
     }

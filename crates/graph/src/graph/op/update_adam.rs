@@ -15,14 +15,6 @@ pub struct UpdateAdam {
 }
 
 impl Update for UpdateAdam {
-    fn name(&self) -> &'static str {
-        "update_adam"
-    }
-
-    fn help(&self) -> &'static str {
-        "Adam, or AdamW when the weight decay is decoupled"
-    }
-
     fn flops_per_point(&self) -> u64 {
         16
     }

@@ -10,14 +10,6 @@ use serde::{Deserialize, Serialize};
 pub struct UpdateLion {}
 
 impl Update for UpdateLion {
-    fn name(&self) -> &'static str {
-        "update_lion"
-    }
-
-    fn help(&self) -> &'static str {
-        "Lion: steps of one size in the direction of a momentum's sign"
-    }
-
     fn flops_per_point(&self) -> u64 {
         10
     }

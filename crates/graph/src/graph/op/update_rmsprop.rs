@@ -14,14 +14,6 @@ pub struct UpdateRmsprop {
 }
 
 impl Update for UpdateRmsprop {
-    fn name(&self) -> &'static str {
-        "update_rmsprop"
-    }
-
-    fn help(&self) -> &'static str {
-        "RMSprop, centered or not, with momentum or not"
-    }
-
     fn flops_per_point(&self) -> u64 {
         16
     }

@@ -15,14 +15,6 @@ pub struct UpdateSgd {
 }
 
 impl Update for UpdateSgd {
-    fn name(&self) -> &'static str {
-        "update_sgd"
-    }
-
-    fn help(&self) -> &'static str {
-        "stochastic gradient descent, with momentum and nesterov"
-    }
-
     fn flops_per_point(&self) -> u64 {
         if self.momentum { 8 } else { 4 }
     }

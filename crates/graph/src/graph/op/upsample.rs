@@ -18,14 +18,6 @@ pub struct Upsample {
 }
 
 impl OpDef for Upsample {
-    fn name(&self) -> &'static str {
-        "upsample"
-    }
-
-    fn help(&self) -> &'static str {
-        "repeats every element along the spatial dimensions"
-    }
-
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         check(ins, 1, &[])?;
         let (axes, taps) = spatial(self.factor.len())?;

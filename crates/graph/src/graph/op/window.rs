@@ -32,7 +32,7 @@ pub struct PoolWindow {
     pub high: i64,
 }
 
-/// Where a window that is an output lands.
+/// The place of a window in an output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WindowTarget {
     /// Positions of the window before the first element of the output.

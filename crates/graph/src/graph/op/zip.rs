@@ -1,7 +1,7 @@
 //! Element-wise functions of two values, with broadcasting.
 
 use super::sample::{Sample, SampleInput};
-use super::{Backward, OpDef, OpError, check};
+use super::{Backward, OpDef, OpError, OpName, check};
 use crate::graph::build::Builder;
 use crate::dim::Dim;
 use crate::dtype::DType;
@@ -129,7 +129,7 @@ pub fn broadcast_at(t: &Tensor, position: &[usize]) -> f64 {
     t.at(&own)
 }
 
-impl OpDef for Zip {
+impl OpName for Zip {
     fn name(&self) -> &'static str {
         self.0.name()
     }
@@ -137,7 +137,9 @@ impl OpDef for Zip {
     fn help(&self) -> &'static str {
         "element-wise function of two broadcast values"
     }
+}
 
+impl OpDef for Zip {
     fn spec(&self, ins: &[Type]) -> Result<Spec, OpError> {
         if self.0.compares() {
             check(ins, 2, &[(0, &DType::ALL), (1, &DType::ALL)])?;

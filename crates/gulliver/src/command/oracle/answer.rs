@@ -1,15 +1,15 @@
-//! What the oracle says of one number of devices: a table for people, values for programs, and what short names
-//! mean.
+//! The oracle's answer for one number of devices: a table for people, values for programs, and a legend.
 
 use crate::oracle::page::{first_of_each, seconds};
 use crate::report::table::{Column, render};
 use crate::units;
-use gulliver_oracle::closed::{Estimate, Oracle};
 use gulliver_oracle::cluster::Cluster;
-use gulliver_oracle::mixed::Way;
+use gulliver_oracle::estimate::Estimate;
+use gulliver_oracle::mixed::LayerCut;
+use gulliver_oracle::oracle::Oracle;
 use gulliver_oracle::rank::epoch_cost;
 use gulliver_oracle::setting::Setting;
-use gulliver_oracle::words::{explained, legend};
+use gulliver_oracle::words::legend;
 use gulliver_oracle::workload::Workload;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl Training {
     }
 }
 
-/// What all numbers of devices have in common.
+/// The question, the same for all numbers of devices.
 pub struct Question<'a> {
     /// The machine.
     pub cluster: &'a Cluster,
@@ -84,7 +84,7 @@ impl Question<'_> {
         value
     }
 
-    /// The best of each family, the best of them in words, and last what does not fit.
+    /// The best of each family, the best of all in words, and last the families that do not fit.
     pub fn text(&self, count: u32, estimates: &[Estimate], shares: &mut Shares) -> String {
         let shown = self.shown(estimates);
         let mut text = format!("{count} device{}\n", if count == 1 { "" } else { "s" });
@@ -119,7 +119,7 @@ impl Question<'_> {
             let mut row = vec![
                 one.strategy.to_string(),
                 seconds(one.seconds),
-                format!("{} – {}", seconds(one.interval[0]), seconds(one.interval[1])),
+                format!("{} – {}", seconds(one.interval.low), seconds(one.interval.high)),
                 figure(one.throughput),
             ];
             row.extend(self.tokens.map(|tokens| figure(one.throughput * tokens)));
@@ -178,11 +178,11 @@ impl Question<'_> {
 /// Short names and what they mean.
 pub type Meanings = Vec<(String, &'static str)>;
 
-/// What the short names of these estimates mean.
+/// The short names of these estimates with their meanings.
 pub fn meanings(estimates: &[&Estimate], training: Option<&Training>) -> Meanings {
     let strategies: Vec<_> = estimates.iter().map(|one| one.strategy).collect();
     let mut rows = legend(&strategies);
-    for row in estimates.iter().filter_map(|one| explained(one.bottleneck)) {
+    for row in estimates.iter().filter_map(|one| one.bottleneck.explained()) {
         if !rows.contains(&row) {
             rows.push(row);
         }
@@ -232,9 +232,9 @@ pub struct Shares<'a>(pub Oracle<'a>, pub &'a Workload);
 
 impl Shares<'_> {
     /// Layers in a row that are shared in the same way: the way, the first and the last of them.
-    fn runs(&mut self, one: &Estimate) -> Vec<(Way, &str, &str)> {
+    fn runs(&mut self, one: &Estimate) -> Vec<(LayerCut, &str, &str)> {
         let ways = self.0.ways(&one.strategy);
-        let mut runs: Vec<(Way, &str, &str)> = Vec::new();
+        let mut runs: Vec<(LayerCut, &str, &str)> = Vec::new();
         for (way, layer) in ways.into_iter().zip(&self.1.layers) {
             match runs.last_mut().filter(|last| last.0 == way) {
                 Some(last) => last.2 = &layer.name,
@@ -246,7 +246,7 @@ impl Shares<'_> {
 
     /// In words; nothing of other strategies.
     pub fn words(&mut self, one: &Estimate) -> Option<String> {
-        let words = |(way, first, last): (Way, &str, &str)| {
+        let words = |(way, first, last): (LayerCut, &str, &str)| {
             let to = if first == last { String::new() } else { format!(" to {last}") };
             format!("{first}{to} by {}", way.name())
         };

@@ -7,7 +7,7 @@ use crate::oracle::jobs_page::page;
 use crate::oracle::page::seconds;
 use crate::report::table::{Column, render};
 use crate::units;
-use gulliver_oracle::array::{Shared, Sharing, share};
+use gulliver_oracle::array::{JobSharing, JobsEstimate, share};
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::setting::Setting;
 use gulliver_oracle::workload::Workload;
@@ -15,12 +15,12 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What the words of the table mean.
+/// Meanings of the words in the table.
 const LEGEND: &str = "\narray: jobs fused into one whose operators work on all of them; processes: side by side; \
                       serial: one after the other\ngain: how many times as fast as serial; width: jobs of an array, or \
                       processes at once\n";
 
-/// What is asked.
+/// A question about jobs.
 pub struct JobsQuestion<'a> {
     /// As the user named the model.
     pub name: &'a str,
@@ -43,7 +43,7 @@ pub struct JobsQuestion<'a> {
 /// Answers for every number of devices; `about` is what it is about, in lines.
 pub fn run(asked: &JobsQuestion, about: &[String]) -> Result<(), Error> {
     let JobsQuestion { workload, cluster, setting, jobs, .. } = *asked;
-    let mut scales: Vec<(u32, Vec<Shared>)> = Vec::new();
+    let mut scales: Vec<(u32, Vec<JobsEstimate>)> = Vec::new();
     for &devices in asked.devices {
         scales.push((devices, share(workload, cluster, devices, jobs, setting)?));
     }
@@ -73,7 +73,7 @@ pub fn run(asked: &JobsQuestion, about: &[String]) -> Result<(), Error> {
 }
 
 /// The best width of every sharing, and what other widths of an array would gain.
-fn table(devices: u32, all: &[Shared], cluster: &Cluster) -> String {
+fn table(devices: u32, all: &[JobsEstimate], cluster: &Cluster) -> String {
     let columns = [
         Column::Left("jobs of a device"),
         Column::Right("width"),
@@ -87,8 +87,8 @@ fn table(devices: u32, all: &[Shared], cluster: &Cluster) -> String {
     let mut text = format!("{devices} device{}\n", if devices == 1 { "" } else { "s" });
     let mut rows = Vec::new();
     let mut over = String::new();
-    let mut firsts: Vec<&Shared> =
-        Sharing::ALL.iter().filter_map(|sharing| all.iter().find(|one| one.sharing == *sharing)).collect();
+    let mut firsts: Vec<&JobsEstimate> =
+        JobSharing::ALL.iter().filter_map(|sharing| all.iter().find(|one| one.sharing == *sharing)).collect();
     firsts.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     for one in firsts {
         if one.missing.is_some() {
@@ -108,18 +108,18 @@ fn table(devices: u32, all: &[Shared], cluster: &Cluster) -> String {
             one.sharing.name().to_string(),
             one.width.to_string(),
             seconds(one.seconds),
-            format!("{} – {}", seconds(one.interval[0]), seconds(one.interval[1])),
+            format!("{} – {}", seconds(one.interval.low), seconds(one.interval.high)),
             format!("{:.2} x", one.gain),
             format!("{:.1}", one.throughput),
             units::bytes(one.memory.device() as u64),
-            if one.sharing == Sharing::Serial { "–".into() } else { units::count(one.largest.into()) },
+            if one.sharing == JobSharing::Serial { "–".into() } else { units::count(one.largest.into()) },
         ]);
     }
     if !rows.is_empty() {
         text += &render(&columns, &rows);
     }
-    let mut arrays: Vec<&Shared> =
-        all.iter().filter(|one| one.sharing == Sharing::Array && one.missing.is_none()).collect();
+    let mut arrays: Vec<&JobsEstimate> =
+        all.iter().filter(|one| one.sharing == JobSharing::Array && one.missing.is_none()).collect();
     arrays.sort_by_key(|one| one.width);
     if !arrays.is_empty() {
         let gains: Vec<String> =

@@ -1,7 +1,8 @@
 //! `gulliver plan --explain`: why values are kept, recomputed or moved, with equal layers summed up in one line.
 
-use super::{place, time, word};
+use super::{place, time};
 use crate::error::Error;
+use crate::planning::decided_as;
 use crate::units;
 use gulliver_graph::graph::Graph;
 use gulliver_plan::document::plan::{Choice, Decision, Plan, Tier};
@@ -109,11 +110,11 @@ fn why(alike: &Alike, group: &Group) -> String {
     }
     let values = group.layers.len().max(1);
     let instead = group.instead.map_or(String::new(), |(other, seconds)| {
-        format!("; each {} would cost {}", word(other), time(seconds))
+        format!("; each {} would cost {}", decided_as(other), time(seconds))
     });
     format!(
         "{} {} time{} a step ({values} value{} of {}), which costs {}{instead}",
-        word(choice),
+        decided_as(choice),
         group.times,
         if group.times == 1 { "" } else { "s" },
         if values == 1 { "" } else { "s" },

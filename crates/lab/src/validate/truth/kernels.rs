@@ -1,12 +1,13 @@
 //! Measurements of single kernels and collectives.
 
-use super::{CsvTable, Prediction, TruthPart};
+use super::{ComparedRow, CsvTable, TruthPart};
+use crate::validate::models::Decoder;
 use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::collective::all_reduce as seconds_of;
+use gulliver_oracle::from_graph::KernelStyle;
+use gulliver_oracle::oracle::estimate;
 use gulliver_oracle::setting::Setting;
-use gulliver_oracle::stage::Costs;
-use gulliver_oracle::strategy::Strategy;
-use gulliver_oracle::transformer::Transformer;
+use gulliver_oracle::strategy::ClusterStrategy;
 
 /// All-reduces within a node of V100 or A100.
 pub fn all_reduce(table: &CsvTable) -> Vec<TruthPart> {
@@ -24,7 +25,7 @@ pub fn all_reduce(table: &CsvTable) -> Vec<TruthPart> {
             part.skipped += 1;
             continue;
         };
-        part.cases.push(Prediction {
+        part.cases.push(ComparedRow {
             label: row.line(&["gpu", "num_gpus", "bytes"]),
             group: String::new(),
             measured: Some(time * 1e-9),
@@ -40,7 +41,7 @@ pub fn all_reduce(table: &CsvTable) -> Vec<TruthPart> {
 /// Forward passes of a few layers of a llama on one A100, attention without stored scores.
 pub fn forward(name: &str, table: &CsvTable) -> Vec<TruthPart> {
     let mut part = TruthPart::new("calibration", Vec::new());
-    let (hidden, heads, inner) = if name.contains("13b") { (5120, 40, 2.7) } else { (4096, 32, 2.6875) };
+    let (width, heads, inner) = if name.contains("13b") { (5120, 40, 13824) } else { (4096, 32, 11008) };
     for row in table.rows() {
         let (Some(layers), Some(batch), Some(length), Some(time)) =
             (row.count("layers"), row.count("batch"), row.count("seq_len"), row.number("fwd_ms"))
@@ -48,21 +49,29 @@ pub fn forward(name: &str, table: &CsvTable) -> Vec<TruthPart> {
             part.skipped += 1;
             continue;
         };
-        let llama = Transformer {
+        let llama = Decoder {
+            width,
+            layers: layers as usize,
+            heads,
             inner,
-            matrices: 3.0,
-            scores: false,
-            dropout: false,
-            ..Transformer::gpt(hidden, layers, heads, length, 32000)
+            vocabulary: 32000,
+            context: length as usize,
+            gated: true,
         };
-        let (Ok(cluster), Ok(setting)) = (Cluster::named("dgx-a100"), Setting::new(batch)) else { continue };
-        let (workload, strategy) = (llama.workload("llama"), Strategy::serial(batch));
-        let costs = Costs { workload: &workload, cluster: &cluster, strategy: &strategy, setting: &setting };
-        part.cases.push(Prediction {
+        let workload = llama.workload("llama", KernelStyle::FusedAttention);
+        let (Ok(cluster), Ok(setting), Some(workload)) =
+            (Cluster::named("dgx-a100"), Setting::new(batch), workload)
+        else {
+            continue;
+        };
+        let Ok(answer) = estimate(&workload, &cluster, &ClusterStrategy::serial(batch), &setting) else {
+            continue;
+        };
+        part.cases.push(ComparedRow {
             label: row.line(&["layers", "batch", "seq_len"]),
             group: String::new(),
             measured: Some(time * 1e-3),
-            predicted: costs.stages().iter().map(|stage| stage.forward.seconds()).sum(),
+            predicted: answer.phases.forward,
             interval: None,
             peer: None,
             out_of_memory: None,

@@ -7,7 +7,7 @@ mod throughput;
 mod training;
 
 use crate::validate::csv::CsvTable;
-use crate::validate::score::Prediction;
+use crate::validate::score::ComparedRow;
 use std::path::Path;
 
 /// The part of a file that is those rows of its `test` that nobody warns of.
@@ -19,7 +19,7 @@ pub struct TruthPart {
     /// What it is: `test`, `calibration`, `memory`…
     pub name: &'static str,
     /// Its cases.
-    pub cases: Vec<Prediction>,
+    pub cases: Vec<ComparedRow>,
     /// What another oracle's authors say its mean error on such rows is.
     pub published: Option<f64>,
     /// Rows that could not be asked about.
@@ -27,7 +27,7 @@ pub struct TruthPart {
 }
 
 impl TruthPart {
-    fn new(name: &'static str, cases: Vec<Prediction>) -> TruthPart {
+    fn new(name: &'static str, cases: Vec<ComparedRow>) -> TruthPart {
         TruthPart { name, cases, published: None, skipped: 0 }
     }
 }

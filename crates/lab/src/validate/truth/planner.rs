@@ -1,15 +1,16 @@
 //! What another planner thinks of its own plans: Harmony's estimates, for models beyond device memory, against ours
 //! from the same profiles of layers. Neither is a measurement.
 
-use super::{Prediction, TruthPart};
+use super::{ComparedRow, TruthPart};
 use crate::validate::csv::{CsvRow, CsvTable};
-use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::estimate::Estimate;
 use gulliver_oracle::hardware::Precision;
-use gulliver_oracle::kernel::Work;
+use gulliver_oracle::kernel::KernelWork;
+use gulliver_oracle::oracle::estimate;
 use gulliver_oracle::setting::Setting;
-use gulliver_oracle::strategy::{Strategy, Stream};
-use gulliver_oracle::workload::{Layer, Workload};
+use gulliver_oracle::strategy::{ClusterStrategy, LayerResidence};
+use gulliver_oracle::workload::{ModelLayer, Workload};
 use std::collections::BTreeMap;
 
 /// Plans of Harmony on a box of GTX 1080 Ti: its estimates of time stand where measurements do elsewhere.
@@ -25,9 +26,9 @@ pub fn harmony(table: &CsvTable, layers: &CsvTable, profiles: &CsvTable) -> Vec<
     vec![part]
 }
 
-fn case(row: &CsvRow, profiles: &Profiles) -> Option<Prediction> {
+fn case(row: &CsvRow, profiles: &Profiles) -> Option<ComparedRow> {
     let answer = answer(row, profiles)?;
-    Some(Prediction {
+    Some(ComparedRow {
         label: row.line(&[
             "model",
             "minibatch",
@@ -50,10 +51,10 @@ fn case(row: &CsvRow, profiles: &Profiles) -> Option<Prediction> {
 fn answer(row: &CsvRow, profiles: &Profiles) -> Option<Estimate> {
     let (devices, batch) = (row.count("gpus")?, row.count("minibatch")?);
     let (packs, micro_batch) = (row.count("n_pack_bwd")?, row.count("u_bwd")?);
-    let serial = Strategy::serial(micro_batch);
+    let serial = ClusterStrategy::serial(micro_batch);
     let strategy = match row.text("mode") {
-        "vDP" => Strategy { data: devices, stream: Stream::Replicas(packs), ..serial },
-        "vPP" => Strategy { stages: devices, stream: Stream::Wrapped(packs), ..serial },
+        "vDP" => ClusterStrategy { data: devices, stream: LayerResidence::Replicas(packs), ..serial },
+        "vPP" => ClusterStrategy { stages: devices, stream: LayerResidence::Wrapped(packs), ..serial },
         _ => return None,
     };
     let workload = profiles.workload(row.text("model"), [row.count("u_fwd")?, micro_batch])?;
@@ -114,13 +115,13 @@ impl Profiles {
             // What is published of a backward pass has the forward pass in it.
             let again = at(false, i, backward)?;
             let seconds = [there[0] / forward as f64, (back[0] - again[0]).max(0.0) / backward as f64];
-            let [forward_work, backward_work] = seconds.map(|seconds| vec![Work::timed(seconds)]);
-            layers.push(Layer {
+            let [forward_work, backward_work] = seconds.map(|seconds| vec![KernelWork::timed(seconds)]);
+            layers.push(ModelLayer {
                 weights: weights / 4.0,
                 input: input / 4.0,
                 output: sizes.get(i + 1).map_or(0.0, |next| next[1] / 4.0),
                 kept: (back[1] - 2.0 * weights).max(0.0) / backward as f64 / 4.0,
-                ..Layer::new(format!("layer{i}"), forward_work, backward_work)
+                ..ModelLayer::new(format!("layer{i}"), forward_work, backward_work)
             });
         }
         let sample = sizes.first().map_or(0.0, |first| first[1] / 4.0);

@@ -1,14 +1,15 @@
 //! Published training throughput of data-parallel runs. Rows of one device calibrate; others are predicted
 //! from specifications alone, and once more from what one device of the same system was measured to do.
 
-use super::{CsvTable, Prediction, TruthPart};
+use super::{ComparedRow, CsvTable, TruthPart};
 use crate::validate::csv::CsvRow;
-use gulliver_oracle::closed::{Estimate, estimate};
+use crate::validate::models::{bert_large, gnmt, resnet, transformer_big, transformer_xl};
 use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::estimate::Estimate;
 use gulliver_oracle::hardware::Precision;
-use gulliver_oracle::published::{bert_large, gnmt, resnet, transformer_big, transformer_xl};
+use gulliver_oracle::oracle::estimate;
 use gulliver_oracle::setting::{Setting, Software};
-use gulliver_oracle::strategy::Strategy;
+use gulliver_oracle::strategy::ClusterStrategy;
 use gulliver_oracle::workload::Workload;
 use std::collections::BTreeMap;
 
@@ -56,7 +57,7 @@ pub fn throughput(table: &CsvTable) -> Vec<TruthPart> {
             continue;
         };
         let counted = gpus as f64 * asked.micro_batch as f64 * asked.parts as f64 * asked.units;
-        let case = Prediction {
+        let case = ComparedRow {
             label: row.line(&[
                 "framework",
                 "model",
@@ -87,8 +88,8 @@ pub fn throughput(table: &CsvTable) -> Vec<TruthPart> {
         } else if let Some((took, thought)) = single.get(&same) {
             let more = (took - thought) * asked.parts as f64;
             let predicted = (answer.seconds + more).max(took * asked.parts as f64);
-            let interval = Some(answer.interval.map(|end| end * predicted / answer.seconds));
-            parts[2].cases.push(Prediction { predicted, interval, ..case.clone() });
+            let interval = Some(answer.interval.scaled(predicted / answer.seconds));
+            parts[2].cases.push(ComparedRow { predicted, interval, ..case.clone() });
         }
         parts[at].cases.push(case);
     }
@@ -111,7 +112,7 @@ fn answer(row: &CsvRow, asked: &Asked, gpus: u32) -> Option<Estimate> {
         software: Software { update: asked.update.unwrap_or(software.update), ..software },
         ..Setting::new(batch).ok()?
     };
-    let strategy = Strategy { data: gpus, ..Strategy::serial(asked.micro_batch) };
+    let strategy = ClusterStrategy { data: gpus, ..ClusterStrategy::serial(asked.micro_batch) };
     estimate(&asked.workload, &cluster, &strategy, &setting).ok()
 }
 
@@ -145,19 +146,19 @@ fn asked(row: &CsvRow) -> Option<Asked> {
         m if m.starts_with("resnet50") => {
             // Tables without a batch: 256 for each device, 128 in full precision.
             let batch = batch.unwrap_or(if row.text("precision") == "fp32" { 128 } else { 256 });
-            plain(resnet([3, 4, 6, 3], 224), batch, 1.0, 1.0)
+            plain(resnet(&[3, 4, 6, 3], 224)?, batch, 1.0, 1.0)
         }
         "bert-large" => {
             // Sentences of fine-tuning have 384 tokens; a batch of thousands is the sum of its parts.
             let (length, predicted) = match length {
-                Some(512) => (BINNED, BINNED * 80 / 512),
-                Some(length) => (length, (length * 20 / 128).max(1)),
-                None => (384, 1),
+                Some(512) => (BINNED, Some(BINNED * 80 / 512)),
+                Some(length) => (length, Some((length * 20 / 128).max(1))),
+                None => (384, None),
             };
             let batch = batch?;
             let micro_batch = if batch >= 2048 { batch / steps } else { batch };
             Asked {
-                workload: bert_large(length, predicted),
+                workload: bert_large(length, predicted)?,
                 micro_batch: micro_batch.max(1),
                 parts: steps,
                 units: 1.0,
@@ -167,12 +168,12 @@ fn asked(row: &CsvRow) -> Option<Asked> {
         }
         "transformer-xl" => {
             let large = row.text("variant").starts_with("Large");
-            let asked = plain(transformer_xl(large), batch?, if large { 384.0 } else { 192.0 }, 2.0);
+            let asked = plain(transformer_xl(large)?, batch?, if large { 384.0 } else { 192.0 }, 2.0);
             // LAMB, an operator after the other: 25 passes over 32-bit numbers.
             Asked { update: Some(100.0 / 30.0), ..asked }
         }
-        "transformer-big" => plain(transformer_big(SENTENCE), batch? / SENTENCE, SENTENCE as f64, 2.0),
-        "gnmt" => plain(gnmt(SENTENCE), batch?, 2.0 * SENTENCE as f64 * COUNTED, 2.0),
+        "transformer-big" => plain(transformer_big(SENTENCE)?, batch? / SENTENCE, SENTENCE as f64, 2.0),
+        "gnmt" => plain(gnmt(SENTENCE)?, batch?, 2.0 * SENTENCE as f64 * COUNTED, 2.0),
         _ => return None,
     })
 }

@@ -1,16 +1,17 @@
 //! Measured training steps: GPT over tensor, pipeline and data parallel grids; convolutional networks over
 //! data, space and filters; and GPT with what memory it took.
 
-use super::{CsvTable, Prediction, TruthPart, UNDOUBTED};
+use super::{ComparedRow, CsvTable, TruthPart, UNDOUBTED};
 use crate::validate::csv::CsvRow;
+use crate::validate::models::{Decoder, Known, alexnet, cosmoflow, gpt, resnet, vgg16};
 use gulliver_oracle::OracleError;
-use gulliver_oracle::closed::{Estimate, estimate};
 use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::estimate::Estimate;
+use gulliver_oracle::from_graph::KernelStyle;
 use gulliver_oracle::hardware::{GIB, Precision};
-use gulliver_oracle::published::{alexnet, cosmoflow, resnet, vgg16};
+use gulliver_oracle::oracle::estimate;
 use gulliver_oracle::setting::{Setting, Software};
-use gulliver_oracle::strategy::{Cut, Recompute, Strategy};
-use gulliver_oracle::transformer::Transformer;
+use gulliver_oracle::strategy::{ClusterStrategy, Cut, Recompute};
 use gulliver_oracle::workload::Workload;
 
 /// vTrain's mean error on its own single-node rows, as its authors publish it.
@@ -22,22 +23,25 @@ const CALIBRATES: u32 = 2;
 pub fn grid(table: &CsvTable) -> Vec<TruthPart> {
     let mut parts = [TruthPart::new("calibration", Vec::new()), TruthPart::new("test", Vec::new())];
     parts[1].published = Some(VTRAIN);
+    let mut known = Known::default();
     for row in table.rows() {
-        let asked = || -> Option<Result<Estimate, OracleError>> {
-            let (hidden, heads) = (row.count("hidden")?, row.count("heads")?);
-            let gpt = Transformer::gpt(hidden, row.count("layers")?, heads, row.count("seq_len")?, 50257);
-            let strategy = Strategy { recompute: Recompute::Full, ..three_dimensional(&row)? };
+        let mut asked = || -> Option<Result<Estimate, OracleError>> {
+            let sizes =
+                [row.count("hidden")?, row.count("layers")?, row.count("heads")?, row.count("seq_len")?];
+            let [hidden, layers, heads, length] = sizes;
+            let workload = known.find(format!("{sizes:?}"), || gpt(hidden, layers, heads, length, 50257))?;
+            let strategy = ClusterStrategy { recompute: Recompute::Full, ..three_dimensional(&row)? };
             let batch = row.count("global_batch")?;
             let answer = Cluster::named("dgx-a100").and_then(|cluster| {
                 let software = Software::named("deepspeed")?;
                 let setting = Setting { software, ..Setting::new(batch)? };
-                estimate(&gpt.workload("gpt"), &cluster, &strategy, &setting)
+                estimate(workload, &cluster, &strategy, &setting)
             });
             Some(answer)
         };
         let at = usize::from(row.count("gpus").is_some_and(|gpus| gpus > CALIBRATES));
         match (asked(), row.number("iter_time_ms")) {
-            (Some(Ok(answer)), Some(time)) => parts[at].cases.push(Prediction {
+            (Some(Ok(answer)), Some(time)) => parts[at].cases.push(ComparedRow {
                 label: row.line(&[
                     "gpus",
                     "global_batch",
@@ -61,28 +65,28 @@ pub fn grid(table: &CsvTable) -> Vec<TruthPart> {
     parts.into()
 }
 
-fn three_dimensional(row: &CsvRow) -> Option<Strategy> {
+fn three_dimensional(row: &CsvRow) -> Option<ClusterStrategy> {
     let ways = row.count("tp")?;
-    Some(Strategy {
+    Some(ClusterStrategy {
         data: row.count("dp")?,
         ways,
         cut: if ways > 1 { Cut::Tensor } else { Cut::Whole },
         stages: row.count("pp")?,
-        ..Strategy::serial(row.count("micro_batch")?)
+        ..ClusterStrategy::serial(row.count("micro_batch")?)
     })
 }
 
-/// Networks that the rows name.
+/// Networks that the rows name, and what ParaDL calls them.
 fn network(name: &str) -> Option<(Workload, &'static str)> {
     const SIZE: u32 = 226;
-    match name {
-        "alexnet" => Some((alexnet(SIZE), "AlexNet")),
-        "resnet" | "resnet50" => Some((resnet([3, 4, 6, 3], SIZE), "ResNet50")),
-        "resnet152" => Some((resnet([3, 8, 36, 3], SIZE), "ResNet152")),
-        "vgg" | "vgg16" => Some((vgg16(SIZE), "VGG16")),
-        "cosmoflow" => Some((cosmoflow(512), "CosmoFlow")),
-        _ => None,
-    }
+    Some(match name {
+        "alexnet" => (alexnet(SIZE)?, "AlexNet"),
+        "resnet" | "resnet50" => (resnet(&[3, 4, 6, 3], SIZE)?, "ResNet50"),
+        "resnet152" => (resnet(&[3, 8, 36, 3], SIZE)?, "ResNet152"),
+        "vgg" | "vgg16" => (vgg16(SIZE)?, "VGG16"),
+        "cosmoflow" => (cosmoflow()?, "CosmoFlow"),
+        _ => return None,
+    })
 }
 
 /// Convolutional networks in Chainer on ABCI, four V100 a node; groups of four share space or filters.
@@ -111,7 +115,7 @@ fn is_doubted(row: &CsvRow) -> bool {
     }
 }
 
-fn cnn_case(row: &CsvRow, projections: Option<&CsvTable>) -> Option<Prediction> {
+fn cnn_case(row: &CsvRow, projections: Option<&CsvTable>) -> Option<ComparedRow> {
     let model = row.text("model").to_lowercase();
     let (workload, theirs) = network(&model)?;
     let gpus = row.count("gpus")?;
@@ -134,7 +138,7 @@ fn cnn_case(row: &CsvRow, projections: Option<&CsvTable>) -> Option<Prediction> 
         _ => return None,
     };
     let ways = gpus / data;
-    let strategy = Strategy { data, ways, cut, ..Strategy::serial(batch / data) };
+    let strategy = ClusterStrategy { data, ways, cut, ..ClusterStrategy::serial(batch / data) };
     let setting = Setting {
         precision: Precision::F32,
         software: Software::named("chainer").ok()?,
@@ -151,7 +155,7 @@ fn cnn_case(row: &CsvRow, projections: Option<&CsvTable>) -> Option<Prediction> 
         .iter()
         .flat_map(|table| table.rows().filter(like).filter_map(|other| other.number("sec_per_iter")))
         .collect();
-    Some(Prediction {
+    Some(ComparedRow {
         label: format!("{named} {model} {gpus} batch {batch}"),
         group: format!("{model} {gpus} {batch}"),
         measured: Some(row.number("median_sec_per_iter")?),
@@ -172,7 +176,7 @@ pub fn with_memory(table: &CsvTable) -> Vec<TruthPart> {
         };
         let failed = row.text("status").eq_ignore_ascii_case("oom");
         let label = row.line(&["model", "gpu", "gpus", "tp", "pp", "dp", "micro_batch", "act_ckpt"]);
-        parts[0].cases.push(Prediction {
+        parts[0].cases.push(ComparedRow {
             label: label.clone(),
             group: row.line(&["model", "gpu", "gpus", "global_batch", "act_ckpt"]),
             measured: row.number("sec_per_iter").filter(|_| !failed),
@@ -182,7 +186,7 @@ pub fn with_memory(table: &CsvTable) -> Vec<TruthPart> {
             out_of_memory: Some((failed, answer.missing.is_some())),
         });
         if let Some(measured) = row.number("gpu_mem_gb").filter(|_| !failed) {
-            parts[1].cases.push(Prediction {
+            parts[1].cases.push(ComparedRow {
                 label,
                 group: String::new(),
                 measured: Some(measured * GIB),
@@ -204,7 +208,7 @@ fn memory_answer(row: &CsvRow) -> Option<Estimate> {
         gpu if gpu.contains("A100") => "dgx-a100",
         _ => return None,
     };
-    let strategy = Strategy {
+    let strategy = ClusterStrategy {
         recompute: if row.text("act_ckpt") == "no_ckpt" { Recompute::Nothing } else { Recompute::Full },
         shard: 1,
         ..three_dimensional(row)?
@@ -215,14 +219,14 @@ fn memory_answer(row: &CsvRow) -> Option<Estimate> {
         state_bytes: if eight_bit { 1.0 } else { 4.0 },
         ..Setting::new(row.count("global_batch")?).ok()?
     };
-    let gpt = sized(row.text("model"), row.count("seq_len")?, strategy.stages)?;
-    estimate(&gpt.workload("gpt"), &Cluster::named(cluster).ok()?, &strategy, &setting).ok()
+    let workload = sized(row.text("model"), row.count("seq_len")?, strategy.stages)?;
+    estimate(&workload, &Cluster::named(cluster).ok()?, &strategy, &setting).ok()
 }
 
 /// A GPT of so many billion weights, by the configuration its authors give or, where none is known, of 64
 /// layers. Of the one with 58 they say that it is the one with 104 with too narrow an inner layer, at first with 32
 /// layers; it has as many as its stages need.
-fn sized(name: &str, length: u32, stages: u32) -> Option<Transformer> {
+fn sized(name: &str, length: u32, stages: u32) -> Option<Workload> {
     const VOCABULARY: u32 = 50304;
     let digits: String = name.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     let billions: f64 = digits.parse().ok().filter(|b| (0.01..1e5).contains(b))?;
@@ -235,11 +239,20 @@ fn sized(name: &str, length: u32, stages: u32) -> Option<Transformer> {
             (hidden, 64, 64)
         }
     };
-    let gpt = Transformer::gpt(hidden, layers, heads, length, VOCABULARY);
     if digits != "58" {
-        return Some(gpt);
+        return gpt(hidden, layers, heads, length, VOCABULARY);
     }
-    let blocks = billions * 1e9 - (VOCABULARY + length) as f64 * gpt.hidden;
-    let inner = (blocks / (layers as f64 * gpt.hidden.powi(2)) - 4.0) / 2.0;
-    Some(Transformer { inner, ..gpt })
+    let width = f64::from(hidden);
+    let blocks = billions * 1e9 - f64::from(VOCABULARY + length) * width;
+    let inner = (blocks / (f64::from(layers) * width) - 4.0 * width) / 2.0;
+    let decoder = Decoder {
+        width: hidden as usize,
+        layers: layers as usize,
+        heads: heads as usize,
+        inner: inner as usize,
+        vocabulary: VOCABULARY as usize,
+        context: length as usize,
+        gated: false,
+    };
+    decoder.workload("gpt", KernelStyle::Framework)
 }

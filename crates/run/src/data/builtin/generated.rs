@@ -89,7 +89,7 @@ impl<G: Generator> Dataset for Generated<G> {
     }
 }
 
-/// How the points of a class lie.
+/// The pattern of the points of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanePattern {
     /// A round cloud per class.
@@ -102,7 +102,7 @@ pub enum PlanePattern {
 pub struct Plane {
     /// Number of clouds or arms.
     pub classes: usize,
-    /// Which pattern they form.
+    /// Their pattern.
     pub pattern: PlanePattern,
 }
 

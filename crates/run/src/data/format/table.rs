@@ -125,7 +125,7 @@ fn listed(words: &[&str]) -> String {
     }
 }
 
-/// What a stored mapping knows of a table.
+/// The description of a table in a stored mapping.
 pub struct TableSchema<'a> {
     /// Names of the feature columns.
     pub columns: &'a [String],

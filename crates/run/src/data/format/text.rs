@@ -74,7 +74,7 @@ impl Text {
         self.len == 0
     }
 
-    /// What the ids stand for.
+    /// The meaning of the ids.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
     }

@@ -1,40 +1,39 @@
-//! The disk tier: one file of reserved size that is gone when the run is, however it ends. Every extent
-//! written has a checksum in memory, and no byte is handed out that does not match it. The page cache is
-//! avoided where the system allows that, as its memory is in nobody's budget. Threads may use the file side
-//! by side; those who touch the same bytes wait for each other themselves.
+//! The disk tier: one file of reserved size that disappears with the process, however it ends. Every extent has a
+//! checksum in memory, and reads verify it. The page cache is bypassed where the system allows it, because no budget
+//! counts its memory. Threads may use the file concurrently; callers order accesses to the same bytes.
 
 use super::copy::checksum::{checksum, copy_summed};
-use crate::team::Team;
+use crate::team::{Team, into_inner, lock};
 use memmap2::MmapMut;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is written begins at a multiple of this, and owns all blocks it touches.
+/// Bytes of a block. An extent starts at a multiple of it and owns all blocks that it touches.
 pub const BLOCK: u64 = 4096;
 
-/// Bytes read or written at a time, through a buffer of this size.
+/// Bytes of a chunk, which is read or written at once.
 pub const CHUNK: usize = 1 << 20;
 
-/// Chunks of one move under way at once: while one is checked and copied, the disk is busy with another.
-/// Each has a buffer; those, and some words per extent, are all memory the tier takes.
+/// Chunks of one move in flight: while one is checked and copied, the disk works on another. Each has a buffer; the
+/// buffers and a few words per extent are all the memory of the tier.
 const IN_FLIGHT: usize = 3;
 
-/// A file that holds values; see the top of this file.
+/// A file that holds values.
 pub struct Disk {
     file: File,
     path: PathBuf,
-    /// Still has a name in the file system.
+    /// Whether it still has a name in the file system.
     named: bool,
-    /// Goes past the page cache.
+    /// Whether it bypasses the page cache.
     direct: bool,
     bytes: AtomicU64,
-    /// Those not in use.
+    /// Free buffers.
     buffers: Mutex<Vec<MmapMut>>,
-    /// By first byte; none are longer than a chunk.
+    /// Extents by first byte; none is longer than a chunk.
     extents: Mutex<BTreeMap<u64, Extent>>,
     team: Team,
 }
@@ -45,10 +44,10 @@ struct Extent {
     sum: u64,
 }
 
-/// First byte of an extent, the extent, bytes of it that are not wanted, and where the others go.
+/// First byte of an extent, the extent, number of its bytes to skip, and the destination of the others.
 type Wanted<'w> = (u64, Extent, usize, &'w mut [u8]);
 
-/// Does something by number, with a buffer.
+/// Processes the chunk of this number with a buffer.
 type Task<'t> = &'t (dyn Fn(usize, &mut [u8]) -> Result<(), DiskError> + Sync);
 
 /// Why the disk tier failed.
@@ -88,7 +87,7 @@ pub enum DiskError {
         /// What the system said.
         why: String,
     },
-    /// What was read is not what was written.
+    /// The bytes read differ from the bytes written.
     #[error("{}: the {bytes} bytes at offset {offset} are not those that were written; the disk is not to be trusted", path.display())]
     Damaged {
         /// The file.
@@ -98,7 +97,7 @@ pub enum DiskError {
         /// Number of bytes.
         bytes: usize,
     },
-    /// Something is read that was never written: a defect of this program.
+    /// A read of bytes that were never written: a defect of this program.
     #[error("{}: nothing was written at offset {offset}; please report this", path.display())]
     Unwritten {
         /// The file.
@@ -109,13 +108,13 @@ pub enum DiskError {
 }
 
 impl Disk {
-    /// A file of that many bytes in a directory. Room for all of it is reserved here, so that a full disk
-    /// is an error now and not in the middle of a run.
+    /// A file of `bytes` bytes in a directory. Reserves all of it, so that a full disk is an error now and not in the
+    /// middle of a run.
     pub fn create(dir: &Path, bytes: u64) -> Result<Disk, DiskError> {
         let mut buffer = new_buffer().map_err(|e| cannot_create(dir, bytes, &e))?;
         let (file, path) = new_file(dir).map_err(|(path, e)| cannot_create(&path, bytes, &e))?;
         let past_cache = open_past_cache(&path);
-        // An open file without a name is gone with its process, even one that is killed.
+        // An open file without a name disappears with its process, even if that is killed.
         let named = !cfg!(unix) || std::fs::remove_file(&path).is_err();
         let mut disk = Disk {
             file,
@@ -129,18 +128,18 @@ impl Disk {
         };
         disk.grow(bytes)?;
         if let Some(mut file) = past_cache {
-            // Some accept the wish and refuse the work.
+            // Some file systems open such a file and then refuse to read or write it.
             let block = &mut buffer[..BLOCK.min(disk.bytes()) as usize];
             if file.write_all(block).is_ok() && file.rewind().is_ok() && file.read_exact(block).is_ok() {
                 disk.file = file;
                 disk.direct = true;
             }
         }
-        locked(&disk.buffers).push(buffer);
+        lock(&disk.buffers).push(buffer);
         Ok(disk)
     }
 
-    /// Reserves more bytes; does nothing if there are as many already. For one thread at a time.
+    /// Reserves more bytes; does nothing if the file is as large already. For one thread at a time.
     pub fn grow(&self, bytes: u64) -> Result<(), DiskError> {
         let too_large = || cannot_create(&self.path, bytes, &ErrorKind::FileTooLarge.into());
         let end = bytes.checked_next_multiple_of(BLOCK).ok_or_else(too_large)?;
@@ -162,7 +161,7 @@ impl Disk {
                 Ok(())
             }
             Err(e) => {
-                // What was reserved in vain is given back.
+                // Gives back what was reserved in vain.
                 let _ = self.file.set_len(before);
                 Err(match (e.kind(), free_bytes(&dir)) {
                     (ErrorKind::StorageFull | ErrorKind::QuotaExceeded, Some(free)) => {
@@ -179,8 +178,8 @@ impl Disk {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// Writes bytes at an offset, a multiple of [`BLOCK`]. Whatever else was in the blocks they touch is
-    /// lost. Panics if they are not inside the file.
+    /// Writes bytes at an offset, a multiple of [`BLOCK`]. Other bytes of the blocks that they touch are lost. Panics if
+    /// they are not inside the file.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         self.check(offset, bytes.len());
         assert!(offset.is_multiple_of(BLOCK), "extents begin at whole blocks, not at byte {offset}");
@@ -195,11 +194,11 @@ impl Disk {
         let padded = whole_blocks(chunk.len());
         let sum = copy_summed(offset, chunk, &mut buffer[..chunk.len()]);
         buffer[chunk.len()..padded].fill(0);
-        forget(&mut locked(&self.extents), offset, padded);
+        forget(&mut lock(&self.extents), offset, padded);
         let written = self.write_at(&buffer[..padded], offset);
         written.map_err(|e| self.failed("write", offset, chunk.len(), &e))?;
         self.leave_cache(offset, padded, true);
-        locked(&self.extents).insert(offset, Extent { bytes: chunk.len(), sum });
+        lock(&self.extents).insert(offset, Extent { bytes: chunk.len(), sum });
         Ok(())
     }
 
@@ -209,7 +208,7 @@ impl Disk {
         let mut parts: Vec<Mutex<Wanted<'_>>> = Vec::new();
         let (mut at, mut left) = (offset, bytes);
         while !left.is_empty() {
-            let extents = locked(&self.extents);
+            let extents = lock(&self.extents);
             let near = extents.range(..=at).next_back().map(|(start, extent)| (*start, *extent));
             let Some((start, extent)) = near.filter(|(start, extent)| start + extent.bytes as u64 > at)
             else {
@@ -222,7 +221,7 @@ impl Disk {
             parts.push(Mutex::new((start, extent, skipped, part)));
         }
         self.each(parts.len(), &|i, buffer| {
-            let (start, extent, skipped, part) = &mut *locked(&parts[i]);
+            let (start, extent, skipped, part) = &mut *lock(&parts[i]);
             self.read_extent(*start, *extent, *skipped, part, buffer)
         })
     }
@@ -255,23 +254,23 @@ impl Disk {
         Ok(())
     }
 
-    /// Calls `f` for every number below `count`, several at a time, each with a buffer of its own; of the
-    /// errors the first by number.
+    /// Calls `f` for every number below `count`, several at a time, each with its own buffer. Returns the error of the
+    /// lowest number.
     fn each(&self, count: usize, f: Task<'_>) -> Result<(), DiskError> {
         let (next, failed) = (AtomicUsize::new(0), Mutex::new(None::<(usize, DiskError)>));
         let work = |_: usize| {
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
-                if i >= count || locked(&failed).is_some() {
+                if i >= count || lock(&failed).is_some() {
                     return;
                 }
                 let done = self.buffer().and_then(|mut buffer| {
                     let done = f(i, &mut buffer);
-                    locked(&self.buffers).push(buffer);
+                    lock(&self.buffers).push(buffer);
                     done
                 });
                 if let Err(e) = done {
-                    let mut failed = locked(&failed);
+                    let mut failed = lock(&failed);
                     if failed.as_ref().is_none_or(|(first, _)| i < *first) {
                         *failed = Some((i, e));
                     }
@@ -279,12 +278,11 @@ impl Disk {
             }
         };
         self.team.run(count.min(IN_FLIGHT), &work);
-        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        failed.map_or(Ok(()), |(_, e)| Err(e))
+        into_inner(failed).map_or(Ok(()), |(_, e)| Err(e))
     }
 
     fn buffer(&self) -> Result<MmapMut, DiskError> {
-        let free = locked(&self.buffers).pop();
+        let free = lock(&self.buffers).pop();
         free.map_or_else(new_buffer, Ok).map_err(|e| self.failed("buffer", 0, CHUNK, &e))
     }
 
@@ -301,14 +299,14 @@ impl Disk {
     /// Files of other systems have one position for all threads.
     #[cfg(not(unix))]
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        let _turn = locked(&self.extents);
+        let _turn = lock(&self.extents);
         (&self.file).seek(io::SeekFrom::Start(offset))?;
         (&self.file).read_exact(buffer)
     }
 
     #[cfg(not(unix))]
     fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
-        let _turn = locked(&self.extents);
+        let _turn = lock(&self.extents);
         (&self.file).seek(io::SeekFrom::Start(offset))?;
         (&self.file).write_all(buffer)
     }
@@ -326,7 +324,7 @@ impl Disk {
         DiskError::Io { path: self.path.clone(), what, offset, bytes, why }
     }
 
-    /// Makes the file so long, with room on disk for every byte.
+    /// Extends the file from `before` to `end` bytes, with space on disk for every byte.
     fn reserve(&self, before: u64, end: u64) -> io::Result<()> {
         #[cfg(target_os = "linux")]
         {
@@ -355,14 +353,14 @@ impl Disk {
         Ok(())
     }
 
-    /// Keeps what was just read or written out of the page cache.
+    /// Drops a range that was just read or written from the page cache.
     fn leave_cache(&self, offset: u64, bytes: usize, written: bool) {
         #[cfg(target_os = "linux")]
         if !self.direct {
             use std::os::fd::AsRawFd;
             let (fd, offset, bytes) =
                 (self.file.as_raw_fd(), offset as libc::off64_t, bytes as libc::off64_t);
-            // Only what is on disk can be dropped. Systems that cannot do as they are asked lose nothing.
+            // Only pages that are on disk can be dropped. A failure of these calls does no harm.
             if written {
                 let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
                     | libc::SYNC_FILE_RANGE_WRITE
@@ -397,11 +395,6 @@ fn forget(extents: &mut BTreeMap<u64, Extent>, offset: u64, bytes: usize) {
     }
 }
 
-/// What a lock holds; it is good after a panic, as extents are noted once they are written.
-fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn new_buffer() -> io::Result<MmapMut> {
     MmapMut::map_anon(CHUNK)
 }
@@ -410,7 +403,7 @@ fn cannot_create(path: &Path, bytes: u64, e: &io::Error) -> DiskError {
     DiskError::Create { path: path.to_path_buf(), bytes, why: e.to_string() }
 }
 
-/// A new file of a name that no other has.
+/// A new file with a name that is not in use.
 fn new_file(dir: &Path) -> Result<(File, PathBuf), (PathBuf, io::Error)> {
     let mut number = 0u32;
     loop {
@@ -427,7 +420,7 @@ fn new_file(dir: &Path) -> Result<(File, PathBuf), (PathBuf, io::Error)> {
     }
 }
 
-/// Opens a file once more, to read and write past the page cache, where file system and device can.
+/// Opens a file again to bypass the page cache; `None` if the file system cannot.
 #[cfg(target_os = "linux")]
 fn open_past_cache(path: &Path) -> Option<File> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -439,7 +432,7 @@ fn open_past_cache(_: &Path) -> Option<File> {
     None
 }
 
-/// Bytes this process may still fill, where the system tells.
+/// Free bytes that this process may use, if the system reports them.
 #[cfg(target_os = "linux")]
 #[allow(clippy::unnecessary_cast)] // The fields are narrower on other machines.
 fn free_bytes(dir: &Path) -> Option<u64> {
@@ -578,13 +571,13 @@ mod tests {
         let disk = Disk::create(&dir, 4 * BLOCK).unwrap();
         let data = noise(9, BLOCK as usize + 77);
         disk.write(BLOCK, &data).unwrap();
-        let stored = locked(&disk.extents)[&BLOCK];
+        let stored = lock(&disk.extents)[&BLOCK];
         for position in [0, 1, 7, 8, 100, 4095, 4096, data.len() - 1] {
             for bit in 0..8 {
                 let mut damaged = data.clone();
                 damaged[position] ^= 1 << bit;
                 disk.write(BLOCK, &damaged).unwrap();
-                locked(&disk.extents).insert(BLOCK, stored);
+                lock(&disk.extents).insert(BLOCK, stored);
                 let error = disk.read(BLOCK, &mut damaged).unwrap_err();
                 let (path, bytes) = (disk.path.clone(), data.len());
                 assert_eq!(error, DiskError::Damaged { path, offset: BLOCK, bytes });

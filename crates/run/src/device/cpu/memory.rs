@@ -1,12 +1,12 @@
-//! A device's memory: one block of exactly the planned size. Offsets come from the plan. Pages are
-//! taken from the system when they are first touched, and a block grows without being copied.
+//! The memory of a device: one block of exactly the planned size, with offsets from the plan. The system provides pages
+//! when they are first touched, and a block grows without a copy.
 
 use memmap2::MmapMut;
 
 /// An owned, zeroed, page-aligned block of bytes, shared by raw pointer with kernels.
 #[derive(Debug)]
 pub struct Arena {
-    /// Nothing is mapped for a block of no bytes.
+    /// `None` for a block of no bytes.
     map: Option<MmapMut>,
     start: *mut u8,
     bytes: usize,
@@ -29,7 +29,7 @@ pub struct OutOfMemory {
 }
 
 impl Arena {
-    /// A block of that many bytes, all zero.
+    /// A block of `bytes` bytes, all zero.
     pub fn new(bytes: u64, device: &str) -> Result<Arena, OutOfMemory> {
         let failed = || OutOfMemory { bytes, device: device.to_string() };
         let size = usize::try_from(bytes).map_err(|_| failed())?;
@@ -41,8 +41,8 @@ impl Arena {
         Ok(Arena { map, start, bytes: size, device: device.to_string() })
     }
 
-    /// Makes the block larger: bytes keep their contents and offsets, new ones are zero. Pointers handed
-    /// out before are void. Does nothing if it is as large already.
+    /// Makes the block larger: bytes keep their contents and offsets, and new ones are zero. Earlier pointers become
+    /// invalid. Does nothing if the block is as large already.
     pub fn grow(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
         let failed = || OutOfMemory { bytes, device: self.device.clone() };
         let size = usize::try_from(bytes).map_err(|_| failed())?;
@@ -72,7 +72,7 @@ impl Arena {
     }
 }
 
-/// The start of a map; for none, an address that is aligned and never read.
+/// The start of a map; without a map, an aligned address that is never read.
 fn first_byte(map: &mut Option<MmapMut>) -> *mut u8 {
     #[repr(align(64))]
     struct Aligned;
@@ -84,8 +84,8 @@ fn mapped(size: usize) -> Option<MmapMut> {
     // The system maps whole pages; sizes near the end of the address space would overflow there.
     isize::try_from(size).ok()?;
     let map = MmapMut::map_anon(size).ok()?;
-    // Matrices are walked across their rows, a page at a step: large pages spare most look-ups. A system
-    // that has none is as good as before.
+    // Kernels walk matrices across their rows, a page per step: huge pages save most look-ups. Without them it works
+    // too.
     #[cfg(target_os = "linux")]
     let _ = map.advise(memmap2::Advice::HugePage);
     Some(map)
@@ -94,7 +94,7 @@ fn mapped(size: usize) -> Option<MmapMut> {
 #[cfg(target_os = "linux")]
 fn extend(map: &mut MmapMut, size: usize) -> Option<()> {
     isize::try_from(size).ok()?;
-    // SAFETY: pointers into the old map are void by the contract of `grow`; new pages are zero.
+    // SAFETY: pointers into the old map are invalid by the contract of `grow`; new pages are zero.
     unsafe { map.remap(size, memmap2::RemapOptions::new().may_move(true)) }.ok()
 }
 

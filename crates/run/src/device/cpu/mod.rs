@@ -1,4 +1,4 @@
-//! A CPU device: walks the instructions of a program in order, with other streams beside it, and decides nothing.
+//! A CPU device: runs the instructions of a program in order, with other streams beside it, and decides nothing.
 
 mod copy;
 pub mod disk;
@@ -27,43 +27,42 @@ use std::time::Instant;
 use stream::{Fault, Streams};
 use tiers::Tiers;
 
-/// A group of threads with memory of its own, and of its host and disk.
+/// A group of threads with memory of its own, host memory and a disk tier.
 pub struct Cpu {
-    name: String,
     team: Team,
-    // Before the memory they use, as they must be gone first.
+    // Declared before the memory that they use, so that they are dropped first.
     streams: Streams,
     tiers: Tiers,
     kernels: Kernels,
     throttle: Option<Arc<Throttle>>,
     peers: Option<(u32, Arc<dyn Peers>)>,
-    /// By number; those that were unloaded are gone.
+    /// Programs by number; `None` where one was unloaded.
     programs: Vec<Option<Arc<Program>>>,
     live: [u64; TIERS.len()],
-    /// Most bytes in use at once: in the last run, and in any.
+    /// Most bytes in use at once: in the last run, and in any run.
     run_peak: [u64; TIERS.len()],
     peak: [u64; TIERS.len()],
-    /// When steps ran since step 0 of a program was last run, if that is noted.
+    /// Recorded times of the steps since step 0 of a program was last run, if recording is on.
     seen: Option<Vec<StepTime>>,
 }
 
-/// What a CPU device is made of.
+/// Options of a CPU device.
 #[derive(Clone, Debug)]
 pub struct CpuOptions {
-    /// Its name.
+    /// Its name in errors.
     pub name: String,
     /// Its threads.
     pub threads: usize,
-    /// Where the file of the disk tier is made; the system's place for temporary files if not given.
+    /// Directory for the file of the disk tier; the system's temporary directory by default.
     pub disk_dir: Option<PathBuf>,
-    /// Links of stated speeds between all devices and their host; without them moves are as fast as they can be.
+    /// Emulated links between all devices and their host; without them moves run at full speed.
     pub throttle: Option<Arc<Throttle>>,
-    /// Fast kernels of operators from outside.
+    /// Fast kernels of custom operators.
     pub kernels: Kernels,
 }
 
 impl Default for CpuOptions {
-    /// All cores, no links of stated speeds.
+    /// All cores, no emulated links.
     fn default() -> CpuOptions {
         CpuOptions {
             name: "cpu0".into(),
@@ -85,7 +84,6 @@ impl Cpu {
             team: Team::started(threads)?,
             streams: Streams::new(port, threads > cores()),
             tiers: Tiers::new(&name, dir)?,
-            name,
             kernels,
             throttle,
             peers: None,
@@ -110,8 +108,8 @@ impl Cpu {
                 RunError::Kernel { value: program.graph.value(value).name.clone(), source: why }
             }
         };
-        // SAFETY: slots lie in our memory, which nobody else uses while we have `&mut self`, and which is
-        // not dropped before `beside`; in a verified plan all that touches the same bytes waits in turn.
+        // SAFETY: slots lie in memory of this device, which nothing else uses during `&mut self` and which is not
+        // dropped before `beside`; in a verified plan, steps on the same bytes wait for each other.
         let beside = (!program.beside.is_empty())
             .then(|| unsafe { self.streams.begin(&program.beside, &range, self.tiers.disk()) })
             .transpose()?;
@@ -148,8 +146,8 @@ impl Cpu {
                     let (outs, rest) = rest.split_at(*outs as usize);
                     let scratch = scratch.then(|| rest[0]);
                     let kernel = program.kernels[*kernel as usize].as_ref().expect("views never run");
-                    // SAFETY: slots lie in the arena; the plan was verified to give results and scratch
-                    // bytes of their own, or exactly those of an operand where the operator allows it.
+                    // SAFETY: slots lie in the arena; a verified plan gives results and scratch bytes of their own, or
+                    // exactly those of an operand where the operator allows it.
                     let mut call = unsafe { Call::new(&self.team, ins, outs, scratch) };
                     kernel(&mut call).map_err(|source| RunError::Kernel {
                         value: graph.value(*first).name.clone(),
@@ -198,10 +196,6 @@ impl Cpu {
 }
 
 impl Device for Cpu {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
     fn host_threads(&self) -> usize {
         self.team.threads()
     }

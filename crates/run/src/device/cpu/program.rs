@@ -1,10 +1,9 @@
-//! A plan made ready for one device: every kernel, address and wait settled, so that running it decides
-//! nothing.
+//! A plan lowered for one device: every kernel, address and wait is fixed, so that running it decides nothing.
 
 use super::disk::BLOCK;
 use super::stream::{End, Task, Tasks, Wait};
 use super::tiers::Tiers;
-use crate::device::RunError;
+use crate::device::{RunError, Spot};
 use crate::lower::call::MemorySlot;
 use crate::lower::{ExchangeCall, Kernels, Run, lower_node};
 use crate::peers::Peers;
@@ -20,28 +19,20 @@ use std::sync::Arc;
 pub(super) struct Program {
     pub(super) graph: Arc<Graph>,
     pub(super) instructions: Vec<Instruction>,
-    /// The step of the plan that each is for.
+    /// The step of the plan of each instruction.
     pub(super) steps: Vec<u32>,
-    /// The kernel of each kind of node; kinds that are views have none.
+    /// The kernel of each kind of node; `None` for views.
     pub(super) kernels: Vec<Option<Run>>,
-    /// Operands, results and scratch of all instructions, one after the other.
+    /// Operands, results and scratch of all instructions, in order.
     pub(super) slots: Vec<MemorySlot>,
-    /// What other streams than the computation do.
+    /// Tasks of the streams beside the computation.
     pub(super) beside: Arc<Tasks>,
     /// Names of operators that have no fast kernel.
     pub(super) slow: Vec<&'static str>,
 }
 
-/// Bytes of a tier.
-#[derive(Clone, Copy)]
-pub(super) struct Spot {
-    pub tier: Tier,
-    pub offset: u64,
-    pub bytes: usize,
-}
-
 pub(super) enum Instruction {
-    /// So many bytes of a space come into use.
+    /// Counts bytes of a space as in use.
     Alloc {
         space: usize,
         bytes: u64,
@@ -50,7 +41,7 @@ pub(super) enum Instruction {
         space: usize,
         bytes: u64,
     },
-    /// From `slots` on: so many operands, so many results, and scratch if there is any.
+    /// A kernel. From `slots` on: its operands, its results, and its scratch if it has any.
     Run {
         kernel: u32,
         slots: u32,
@@ -67,20 +58,20 @@ pub(super) enum Instruction {
         from: MemorySlot,
         into: MemorySlot,
     },
-    /// Another stream moves something.
+    /// A move of another stream.
     Move,
     /// A collective: on another stream, or inline, if it has a place among the inline ones.
     Exchange {
         here: Option<u32>,
     },
-    /// The next instruction waits for another stream.
+    /// Waits for another stream before the next instruction.
     Wait(Wait),
-    /// Another stream waits for the last instruction.
+    /// Tells other streams that the last instruction is done.
     Computed,
 }
 
 impl Instruction {
-    /// Whether it takes the time of the computing threads.
+    /// Whether it takes time of the computing threads.
     pub(super) fn computes(&self) -> bool {
         matches!(self, Instruction::Run { .. } | Instruction::Copy { .. } | Instruction::Add { .. })
     }
@@ -94,7 +85,7 @@ unsafe impl Send for Program {}
 unsafe impl Sync for Program {}
 
 impl Program {
-    /// Settles kernels and addresses of a verified plan for memory that is there. Void once a tier grows.
+    /// Lowers a verified plan for the present memory. Invalid once a tier grows.
     pub(super) fn new(
         graph: &Arc<Graph>,
         plan: &Plan,
@@ -110,11 +101,6 @@ impl Program {
             }
         }
         let (sizes, kinds) = (plan.bindings(), Kinds::of(graph));
-        let spot = |p: &BufferRange| {
-            let buffer = plan.buffer(p.buffer);
-            let tier = plan.spaces[buffer.space as usize].tier;
-            Spot { tier, offset: buffer.offset + p.start, bytes: p.bytes as usize }
-        };
         let mut program = Program {
             graph: Arc::clone(graph),
             instructions: Vec::with_capacity(plan.steps.len()),
@@ -136,7 +122,7 @@ impl Program {
             }
             program.kernels.push(Some(lowered.run));
         }
-        program.lower_steps(&kinds, plan, (peers, tiers, &sizes), &spot)?;
+        program.lower_steps(&kinds, plan, peers, tiers, &sizes)?;
         Ok(program)
     }
 
@@ -145,27 +131,29 @@ impl Program {
         &mut self,
         kinds: &Kinds,
         plan: &Plan,
-        (peers, tiers, sizes): (Option<&Arc<dyn Peers>>, &Tiers, &Bindings),
-        spot: &dyn Fn(&BufferRange) -> Spot,
+        peers: Option<&Arc<dyn Peers>>,
+        tiers: &Tiers,
+        sizes: &Bindings,
     ) -> Result<(), RunError> {
         let graph = Arc::clone(&self.graph);
+        let spot = |p: &BufferRange| Spot::of(plan, p);
         let slot = |p: &BufferRange| memory(tiers, spot(p)).expect("kernels work on device memory");
         let end = |p: &BufferRange| match memory(tiers, spot(p)) {
             Some(slot) => Ok(End::Memory(slot)),
             None if spot(p).offset.is_multiple_of(BLOCK) => Ok(End::Disk(spot(p).offset)),
             None => Err(RunError::Unaligned { offset: spot(p).offset }),
         };
-        // Blocks that two buffers share would be lost.
+        // Two buffers in one block would overwrite each other.
         let on_disk = plan.buffers.iter().filter(|b| plan.spaces[b.space as usize].tier == Tier::Disk);
         if let Some(b) = on_disk.into_iter().find(|b| !b.offset.is_multiple_of(BLOCK)) {
             return Err(RunError::Unaligned { offset: b.offset });
         }
         let here = inline_collectives(plan);
-        // Of the computation, whether another thread waits for it.
+        // Whether another thread waits for a step of the computation.
         let mut awaited = vec![false; plan.steps.len()];
         let others = plan.steps.iter().zip(&here).filter(|(_, here)| !**here);
         others.flat_map(|(s, _)| &s.after).for_each(|&other| awaited[other as usize] = true);
-        // By step, one more than the index of its instruction.
+        // For each step, one more than the index of its instruction.
         let mut until = vec![0u64; plan.steps.len()];
         let mut beside = Tasks::default();
         for (i, step) in plan.steps.iter().enumerate() {
@@ -192,16 +180,9 @@ impl Program {
                 }
                 Act::Move { from, to } => {
                     let stream = stream.expect("moves have a stream");
-                    beside.push(
-                        stream,
-                        (i, index),
-                        Task::Move {
-                            from: end(from)?,
-                            to: end(to)?,
-                            tiers: (spot(from).tier, spot(to).tier),
-                        },
-                        &waits,
-                    );
+                    let tiers = (spot(from).tier, spot(to).tier);
+                    let task = Task::Move { from: end(from)?, to: end(to)?, tiers };
+                    beside.push(stream, (i, index), task, &waits, false);
                     Instruction::Move
                 }
                 Act::Exchange { node: id, own, result, .. } => {
@@ -210,14 +191,8 @@ impl Program {
                     let (own, result, first) = (own.as_ref().map(slot), slot(result), node.outs[0]);
                     let collective = ExchangeCall::new(&what, peers);
                     let task = Task::Exchange { collective, own, result, value: first };
-                    let here = match here[i] {
-                        true => Some(beside.push_here(PlanStream::Exchange, (i, index), task, &waits) as u32),
-                        false => {
-                            beside.push(PlanStream::Exchange, (i, index), task, &waits);
-                            None
-                        }
-                    };
-                    Instruction::Exchange { here }
+                    let place = beside.push(PlanStream::Exchange, (i, index), task, &waits, here[i]);
+                    Instruction::Exchange { here: here[i].then_some(place) }
                 }
                 Act::Copy { from, to } => Instruction::Copy { from: slot(from), to: slot(to) },
                 Act::Add { from, into } => Instruction::Add { from: slot(from), into: slot(into) },
@@ -252,7 +227,7 @@ impl Program {
 
     /// Bytes of memory it takes itself, roughly.
     pub(super) fn bytes(&self) -> usize {
-        // A move is kept with its waits, a kernel with what it was settled for.
+        // A move with its waits, and a kernel with its captured shapes.
         const MOVE: usize = 128;
         const KERNEL: usize = 256;
         let beside = |i: &&Instruction| matches!(i, Instruction::Move | Instruction::Exchange { .. });
@@ -265,12 +240,12 @@ impl Program {
     }
 }
 
-/// The bytes of a spot, if they are in memory.
+/// The bytes of a spot; `None` if it is on disk.
 fn memory(tiers: &Tiers, spot: Spot) -> Option<MemorySlot> {
     let arena = match spot.tier {
         Tier::Device => &tiers.device,
         Tier::Host => &tiers.host,
         Tier::Disk => return None,
     };
-    Some(MemorySlot { start: arena.at(spot.offset, spot.bytes as u64), bytes: spot.bytes })
+    Some(MemorySlot { start: arena.at(spot.offset, spot.bytes), bytes: spot.bytes as usize })
 }

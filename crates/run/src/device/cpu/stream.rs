@@ -1,6 +1,6 @@
-//! Streams beside the computation: a thread for each that has work, which does its moves or collectives in
-//! order and waits, as the plan says, for what others have done. A collective that the computation would only wait
-//! for is held by its own thread. Knows nothing of kernels.
+//! Streams beside the computation: each stream with work has a thread that runs its moves or collectives in order and
+//! waits for other streams as the plan says. A collective for which the computation would only wait runs on the
+//! computation's own thread. Knows nothing of kernels.
 
 use super::copy;
 use super::disk::{Disk, DiskError};
@@ -10,7 +10,7 @@ use crate::lower::{ExchangeCall, KernelError};
 use crate::peers::link::{Pace, Port};
 use crate::peers::{ExchangeBuffer, HostBuffer};
 use crate::team::wake::wake_promptly;
-use crate::team::{NoThread, polled, start, wait_until};
+use crate::team::{NoThread, lock, polled, start, wait_until};
 use gulliver_graph::graph::Value;
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{PlanStream, STREAMS, Tier};
@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Instant;
 
@@ -29,11 +29,11 @@ use std::time::Instant;
 pub enum End {
     /// Bytes in memory.
     Memory(MemorySlot),
-    /// As many on disk, from this offset on.
+    /// Bytes on disk, from this offset on.
     Disk(u64),
 }
 
-/// A stream must have done its instruction before this one.
+/// A wait until a stream has completed an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// The stream.
@@ -42,7 +42,7 @@ pub struct Wait {
     pub until: u64,
 }
 
-/// What a stream does for one instruction.
+/// The work of a stream for one instruction.
 pub(crate) enum Task {
     /// Copies bytes.
     Move {
@@ -53,28 +53,28 @@ pub(crate) enum Task {
         /// From which tier to which.
         tiers: (Tier, Tier),
     },
-    /// Meets other devices.
+    /// A collective with other devices.
     Exchange {
-        /// What is done there.
+        /// The collective.
         collective: ExchangeCall,
-        /// What is brought, if anything.
+        /// The operand, if this device has one.
         own: Option<MemorySlot>,
-        /// What is left with.
+        /// The result.
         result: MemorySlot,
-        /// The value that this is.
+        /// The value of the result.
         value: Value,
     },
 }
 
 struct Entry {
     task: Task,
-    /// Of the plan.
+    /// Step of the plan.
     step: u32,
     /// One more than the index of the instruction.
     until: u64,
     /// Range in `Queue::waits`.
     waits: Range<usize>,
-    /// Whether the computation's own thread does it.
+    /// Whether the computation's own thread runs it.
     here: bool,
 }
 
@@ -84,78 +84,62 @@ struct Queue {
     waits: Vec<Wait>,
 }
 
-/// What a program has streams do beside the computation, in order of the instructions.
+/// The tasks of a program's streams, in order of the instructions.
 #[derive(Default)]
 pub struct Tasks {
     queues: [Queue; STREAMS.len()],
 }
 
-// SAFETY: slots point into arenas that outlive the use of the program; who runs it answers for that.
+// SAFETY: slots point into arenas that outlive the use of the program, by the contract of `Streams::begin`.
 unsafe impl Send for Tasks {}
-// SAFETY: as above; nothing in it is changed once it is shared.
+// SAFETY: as above; it is not changed once it is shared.
 unsafe impl Sync for Tasks {}
 
 impl Tasks {
-    /// Adds the next instruction of a stream, for a step of the plan.
-    pub(crate) fn push(&mut self, stream: PlanStream, at: (usize, usize), task: Task, waits: &[Wait]) {
-        self.add(stream, at, task, waits, false);
-    }
-
-    /// Adds the next instruction of a stream, which the computation's own thread [holds](Running::hold); its place
-    /// among those of the stream.
-    pub(crate) fn push_here(
-        &mut self,
-        stream: PlanStream,
-        at: (usize, usize),
-        task: Task,
-        waits: &[Wait],
-    ) -> usize {
-        // What it needs of the computation is done when that comes to it.
-        let waits: Vec<Wait> =
-            waits.iter().copied().filter(|wait| wait.stream != PlanStream::Compute).collect();
-        self.add(stream, at, task, &waits, true);
-        self.queues[stream as usize].entries.len() - 1
-    }
-
-    fn add(
+    /// Adds the next task of a stream, for a step of the plan and the index of its instruction. The computation's own
+    /// thread [runs](Running::hold) it if it is `here`. Returns its place among the tasks of the stream.
+    pub(crate) fn push(
         &mut self,
         stream: PlanStream,
         (step, index): (usize, usize),
         task: Task,
         waits: &[Wait],
         here: bool,
-    ) {
+    ) -> u32 {
         let queue = &mut self.queues[stream as usize];
         let first = queue.waits.len();
-        queue.waits.extend_from_slice(waits);
-        // A stream's tasks are done in order, by whichever thread.
+        // When the computation reaches a task of its own, its earlier instructions are done.
+        let needed = |wait: &&Wait| !here || wait.stream != PlanStream::Compute;
+        queue.waits.extend(waits.iter().filter(needed));
+        // The tasks of a stream run in order, on either thread.
         if let Some(before) = queue.entries.last().filter(|before| before.here != here) {
             queue.waits.push(Wait { stream, until: before.until });
         }
         let waits = first..queue.waits.len();
         queue.entries.push(Entry { task, step: step as u32, until: index as u64 + 1, waits, here });
+        queue.entries.len() as u32 - 1
     }
 
-    /// Whether there is nothing to do.
+    /// Whether there are no tasks.
     pub fn is_empty(&self) -> bool {
         self.queues.iter().all(|queue| queue.entries.is_empty())
     }
 
-    /// The tasks of a stream among a range of instructions.
+    /// The tasks of a stream for a range of instructions.
     fn among(&self, stream: PlanStream, instructions: &Range<usize>) -> Range<usize> {
         let entries = &self.queues[stream as usize].entries;
         let before = |index: usize| entries.partition_point(|e| e.until <= index as u64);
         before(instructions.start)..before(instructions.end)
     }
 
-    /// Whether a thread of its own has something to do for a stream among a range of instructions.
+    /// Whether a stream needs its thread for a range of instructions.
     fn needs_thread(&self, stream: PlanStream, instructions: &Range<usize>) -> bool {
         let entries = &self.queues[stream as usize].entries;
         entries[self.among(stream, instructions)].iter().any(|entry| !entry.here)
     }
 }
 
-/// Tasks for one thread to do.
+/// Tasks for one thread.
 struct Job {
     tasks: Arc<Tasks>,
     which: Range<usize>,
@@ -163,14 +147,14 @@ struct Job {
     caller: Thread,
 }
 
-/// Why a stream could not do something.
+/// Why a task failed.
 #[derive(Debug)]
 pub enum Fault {
     /// The disk failed.
     Disk(DiskError),
-    /// A collective did.
+    /// A collective failed.
     Exchange {
-        /// The value it was to give.
+        /// The value of its result.
         value: Value,
         /// Why.
         why: KernelError,
@@ -184,22 +168,22 @@ enum Failure {
 
 #[derive(Default)]
 struct Shared {
-    /// Whether there are more threads than cores, so that who waits must sleep.
+    /// Whether there are more threads than cores, so that waiting threads must sleep.
     crowded: bool,
-    /// One more than the index of the last instruction done, by stream.
+    /// For each stream, one more than the index of its last completed instruction.
     done: [AtomicU64; STREAMS.len()],
-    /// Nobody is to wait any longer or begin anything.
+    /// Ends all waits; no stream begins another task.
     stop: AtomicBool,
-    /// Threads that have not finished their job.
+    /// Number of threads that have not finished their job.
     pending: AtomicUsize,
     failure: Mutex<Option<Failure>>,
-    /// The threads that there are.
+    /// The running threads.
     threads: [OnceLock<Thread>; STREAMS.len()],
-    /// What each stream waits for, as [`Shared::code`] has it; 0 for nothing.
+    /// For each stream, what it waits for, as [`Shared::code`] encodes it; 0 for nothing.
     wanted: [AtomicU64; STREAMS.len()],
     /// Bytes moved: the fields of [`Ledger`], in order.
     moved: [AtomicU64; 4],
-    /// Whether somebody wants to know when things happen, and what happened.
+    /// Whether times are recorded, and the recorded times.
     recording: AtomicBool,
     seen: Mutex<Vec<StepTime>>,
 }
@@ -209,14 +193,13 @@ impl Shared {
         self.threads.iter().filter_map(OnceLock::get).for_each(Thread::unpark);
     }
 
-    /// A stream, and up to where it must have come, as one number.
+    /// A wait as one number.
     fn code(stream: PlanStream, until: u64) -> u64 {
         (stream as u64 + 1) << 56 | until
     }
 
-    /// Wakes those who wait for just this, and nobody else; says whether the computation does. With the order of
-    /// everyone's stores and loads that [`Shared::wait`] has, either it is seen here what somebody wants, or there
-    /// that it is done.
+    /// Stores the progress of a stream and wakes the streams that wait for it. Returns whether the computation waits for
+    /// it. SeqCst here and in [`Shared::wait`]: either we see the waiter's request, or the waiter sees our progress.
     fn done(&self, stream: PlanStream, until: u64) -> bool {
         self.done[stream as usize].store(until, Ordering::SeqCst);
         let reached = |wanted: &AtomicU64| {
@@ -230,7 +213,7 @@ impl Shared {
         reached(&self.wanted[PlanStream::Compute as usize])
     }
 
-    /// One stream waits for another; false if there is no use in waiting any longer.
+    /// Blocks stream `who` until another has progressed; false if the run was stopped.
     fn wait(&self, who: PlanStream, wait: Wait) -> bool {
         let reached = || self.done[wait.stream as usize].load(Ordering::SeqCst) >= wait.until;
         let stopped = || self.stop.load(Ordering::Acquire);
@@ -238,7 +221,7 @@ impl Shared {
             let wanted = &self.wanted[who as usize];
             wanted.store(Shared::code(wait.stream, wait.until), Ordering::SeqCst);
             let over = || reached() || stopped();
-            // The computation has nothing else to do, and a core that sleeps is slow to wake up.
+            // The computation has nothing else to do, and a sleeping core is slow to wake up.
             if self.crowded || who != PlanStream::Compute || !polled(over) {
                 wait_until(over);
             }
@@ -252,8 +235,8 @@ impl Shared {
         self.wake();
     }
 
-    /// Does something, and notes when, if somebody wants to know.
-    fn noting<T>(
+    /// Calls `f` and records its time if recording is on.
+    fn timed<T>(
         &self,
         stream: PlanStream,
         step: u32,
@@ -263,13 +246,13 @@ impl Shared {
         let done = f()?;
         if let Some(start) = start {
             let seen = StepTime { stream, step, start, end: Instant::now() };
-            self.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
+            lock(&self.seen).push(seen);
         }
         Ok(done)
     }
 
     fn fail(&self, failure: Failure) {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+        lock(&self.failure).get_or_insert(failure);
         self.stop();
     }
 }
@@ -279,7 +262,7 @@ struct Worker {
     thread: JoinHandle<()>,
 }
 
-/// The threads of the streams, made when they are first needed.
+/// The threads of the streams, started when they are first needed.
 pub struct Streams {
     shared: Arc<Shared>,
     workers: [Option<Worker>; STREAMS.len()],
@@ -287,21 +270,21 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// No threads yet. Moves take as long as they would over the links of a `port`, if there is one. The computation sleeps
-    /// at once when it waits if there is a crowd: more threads than cores.
+    /// Without threads. With a `port`, moves take as long as they would over its links. If there are more threads than
+    /// cores (`crowded`), the computation sleeps as soon as it waits.
     pub fn new(port: Option<Port>, crowded: bool) -> Streams {
         let shared = Arc::new(Shared { crowded, ..Shared::default() });
         Streams { shared, workers: Default::default(), port }
     }
 
-    /// Notes when streams are at work from now on, or no longer.
+    /// Turns the recording of task times on or off.
     pub fn record(&self, on: bool) {
         self.shared.recording.store(on, Ordering::Relaxed);
     }
 
-    /// What was noted since this was last asked.
+    /// Takes the times recorded since the last call.
     pub fn take_seen(&self) -> Vec<StepTime> {
-        std::mem::take(&mut self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut lock(&self.shared.seen))
     }
 
     /// Bytes moved so far.
@@ -311,11 +294,11 @@ impl Streams {
         Ledger { to_device, to_host, disk_read, disk_written, from_peers: 0 }
     }
 
-    /// Begins the tasks among a range of instructions; all that come before it count as done.
+    /// Begins the tasks of a range of instructions; all earlier instructions count as done.
     ///
     /// # Safety
-    /// Until the result is finished or dropped, the bytes of these tasks are valid memory that nothing else
-    /// touches but what waits for the task, or is waited for by it.
+    /// Until the result is finished or dropped, the bytes of these tasks are valid memory that nothing else touches, except
+    /// tasks and instructions that wait for the task or that it waits for.
     pub unsafe fn begin(
         &mut self,
         tasks: &Arc<Tasks>,
@@ -324,7 +307,7 @@ impl Streams {
     ) -> Result<Running<'_>, NoThread> {
         let shared = &*self.shared;
         let with_work = || STREAMS.into_iter().filter(|s| tasks.needs_thread(*s, instructions));
-        // All threads are known before any begins, or one that sleeps might not be woken.
+        // All threads are known before any begins; otherwise a sleeping one might not be woken.
         for stream in with_work() {
             if self.workers[stream as usize].is_some() {
                 continue;
@@ -359,7 +342,7 @@ impl Drop for Streams {
     }
 }
 
-/// Tasks under way. Dropping it stops them after those that have begun.
+/// Tasks in progress. Dropping it lets begun tasks finish and starts no others.
 pub struct Running<'a> {
     shared: &'a Shared,
     tasks: Arc<Tasks>,
@@ -371,8 +354,8 @@ impl Running<'_> {
         self.shared.wait(PlanStream::Compute, wait)
     }
 
-    /// Holds the collective of this place among those of its stream, on the computation's own thread; false if another
-    /// stream has failed.
+    /// Runs the collective at this place of its stream on the computation's own thread; false if another stream has
+    /// failed.
     pub fn hold(&self, place: usize) -> Result<bool, Fault> {
         let Queue { entries, waits } = &self.tasks.queues[PlanStream::Exchange as usize];
         let one = &entries[place];
@@ -380,23 +363,23 @@ impl Running<'_> {
             return Ok(false);
         }
         let Task::Exchange { collective, own, result, value } = &one.task else {
-            unreachable!("only collectives are held by the computation");
+            unreachable!("the computation runs no other tasks than collectives");
         };
         self.shared
-            .noting(PlanStream::Exchange, one.step, || meet(collective, (*own, *result), *value, true))?;
+            .timed(PlanStream::Exchange, one.step, || meet(collective, (*own, *result), *value, true))?;
         self.shared.done(PlanStream::Exchange, one.until);
         Ok(true)
     }
 
-    /// The computation has done all instructions before this one.
+    /// Reports that the computation has completed all instructions before this one.
     pub fn computed(&self, until: u64) {
         self.shared.done(PlanStream::Compute, until);
     }
 
-    /// Waits until all is done, or something has failed.
+    /// Waits until all tasks are done or one has failed.
     pub fn finish(self) -> Result<(), Fault> {
         wait_until(|| self.shared.pending.load(Ordering::Acquire) == 0);
-        match self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match lock(&self.shared.failure).take() {
             None => Ok(()),
             Some(Failure::Fault(fault)) => Err(fault),
             Some(Failure::Panic(payload)) => resume_unwind(payload),
@@ -408,7 +391,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.shared.stop();
         wait_until(|| self.shared.pending.load(Ordering::Acquire) == 0);
-        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        lock(&self.shared.failure).take();
     }
 }
 
@@ -423,7 +406,7 @@ fn work(shared: &Shared, stream: PlanStream, jobs: &Receiver<Job>, port: Option<
                 if !ready || shared.stop.load(Ordering::Acquire) {
                     break;
                 }
-                shared.noting(stream, one.step, || match &one.task {
+                shared.timed(stream, one.step, || match &one.task {
                     Task::Move { from, to, tiers } => {
                         let began = pace.as_ref().map(|(pace, _)| pace.begin());
                         let moved = transfer((*from, *to), stream, job.disk.as_ref());
@@ -455,8 +438,8 @@ fn work(shared: &Shared, stream: PlanStream, jobs: &Receiver<Job>, port: Option<
     }
 }
 
-/// Meets other devices. `idle` says that there is nothing else for this thread's core to do meanwhile. Called only for
-/// tasks that have begun.
+/// Takes part in a collective. `idle` says that the core of this thread has nothing else to do meanwhile. Only for tasks
+/// that have begun.
 fn meet(
     collective: &ExchangeCall,
     (own, result): (Option<MemorySlot>, MemorySlot),
@@ -495,7 +478,7 @@ unsafe fn bytes_mut<'a>(slot: MemorySlot) -> &'a mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(slot.start, slot.bytes) }
 }
 
-/// Does a move; over which link of the ledger, and how many bytes.
+/// Runs a move. Returns its link in the ledger and its number of bytes.
 fn transfer(
     ends: (End, End),
     stream: PlanStream,

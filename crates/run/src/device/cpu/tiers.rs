@@ -1,5 +1,5 @@
-//! The memory of a device by tier: its own, the host's beside it, and a file. Values are read and written
-//! by tier and offset; what is where is the plan's business.
+//! The memory of a device by tier: its own, memory of the host, and a file. Values are read and written by tier and
+//! offset; the plan decides what is where.
 
 use super::disk::{Disk, DiskError};
 use super::memory::{Arena, OutOfMemory};
@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 /// Memory of every tier.
 pub struct Tiers {
-    /// Where kernels work.
+    /// Memory that kernels work on.
     pub device: Arena,
-    /// Beside the device.
+    /// Memory beside the device.
     pub host: Arena,
     disk: Option<Arc<Disk>>,
     dir: PathBuf,
 }
 
 impl Tiers {
-    /// No bytes yet in any tier. `device` names the device in errors; a file, if there is to be one, will be in `dir`.
+    /// Empty tiers. `device` names the device in errors; the file of the disk tier will be in `dir`.
     pub fn new(device: &str, dir: PathBuf) -> Result<Tiers, OutOfMemory> {
         Ok(Tiers { device: Arena::new(0, device)?, host: Arena::new(0, "host")?, disk: None, dir })
     }
@@ -38,8 +38,8 @@ impl Tiers {
         }
     }
 
-    /// Gives a tier more bytes, keeping what is there; does nothing if it has as many. Pointers to the tier
-    /// handed out before are void.
+    /// Makes a tier larger and keeps its contents; does nothing if it is as large already. Earlier pointers to the tier
+    /// become invalid.
     pub fn grow(&mut self, tier: Tier, bytes: u64) -> Result<(), RunError> {
         match (tier, &self.disk) {
             (Tier::Device, _) => self.device.grow(bytes)?,
@@ -79,7 +79,7 @@ impl Tiers {
         Ok(())
     }
 
-    /// The file; none only for no bytes.
+    /// The file. Panics if there is none and `bytes` is not 0.
     fn file(&self, bytes: usize) -> Option<&Disk> {
         assert!(self.disk.is_some() || bytes == 0, "{bytes} bytes of a disk tier that is not there");
         self.disk.as_deref()

@@ -35,12 +35,14 @@ fn ping_pong(rounds: usize, a: End, b: End) -> (Arc<Tasks>, Vec<Wait>) {
             (at(1), at(1)),
             out,
             &[Wait { stream: PlanStream::Compute, until: until(0) }],
+            false,
         );
         tasks.push(
             PlanStream::In,
             (at(2), at(2)),
             back,
             &[Wait { stream: PlanStream::Out, until: until(1) }],
+            false,
         );
         waits.push(Wait { stream: PlanStream::In, until: until(2) });
     }
@@ -109,13 +111,8 @@ fn meetings_keep_their_order_whoever_holds_them() {
                 Task::Exchange { collective, own: Some(cell(i)), result: cell(i + 1), value: Value(0) };
             // Computes at 0, meets at 1.
             let computed = [Wait { stream: PlanStream::Compute, until: 2 * i as u64 + 1 }];
-            places.push(match here(i) {
-                true => Some(tasks.push_here(PlanStream::Exchange, (i, 2 * i + 1), task, &computed)),
-                false => {
-                    tasks.push(PlanStream::Exchange, (i, 2 * i + 1), task, &computed);
-                    None
-                }
-            });
+            let place = tasks.push(PlanStream::Exchange, (i, 2 * i + 1), task, &computed, here(i));
+            places.push(here(i).then_some(place as usize));
         }
         let mut streams = Streams::new(None, false);
         let tasks = Arc::new(tasks);
@@ -160,7 +157,7 @@ fn a_panic_of_a_stream_reaches_the_caller() {
     let mut moves = Tasks::default();
     let tiers = (Tier::Device, Tier::Disk);
     let task = Task::Move { from: End::Memory(slot(&mut device)), to: End::Disk(0), tiers };
-    moves.push(PlanStream::Write, (0, 0), task, &[]);
+    moves.push(PlanStream::Write, (0, 0), task, &[], false);
     let moves = Arc::new(moves);
     let mut streams = Streams::new(None, false);
     for _ in 0..3 {

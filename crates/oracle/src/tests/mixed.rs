@@ -1,40 +1,30 @@
 //! The mixed cut against single ways, against trying everything, and against what is known of networks.
 
-use crate::closed::{Estimate, Oracle, estimate, order};
 use crate::cluster::Cluster;
-use crate::from_graph::from_graph;
+use crate::estimate::{Estimate, order};
 use crate::hardware::Precision;
-use crate::mixed::Way;
-use crate::published;
+use crate::mixed::LayerCut;
+use crate::oracle::{Oracle, estimate};
 use crate::setting::{Setting, Software};
-use crate::strategy::{Cut, Recompute, Strategy};
+use crate::strategy::{ClusterStrategy, Cut, Recompute};
 use crate::tests::close;
-use crate::transformer::Transformer;
+use crate::tests::samples::{alexnet, cosmoflow, gpt, nodes, resnet50, vgg16};
 use crate::workload::Workload;
-use gulliver_graph::dim::Bindings;
-use gulliver_graph::model::model;
-use gulliver_graph::optim::Optimizer;
-use gulliver_graph::training::training_graph;
 
-fn mixed(ways: u32, micro_batch: u32) -> Strategy {
-    Strategy { ways, cut: Cut::Mixed, ..Strategy::serial(micro_batch) }
+fn mixed(ways: u32, micro_batch: u32) -> ClusterStrategy {
+    ClusterStrategy { ways, cut: Cut::Mixed, ..ClusterStrategy::serial(micro_batch) }
 }
 
 fn networks() -> Vec<Workload> {
-    let graph = |name: &str, length: usize| {
-        let built = model(name, &[]).unwrap();
-        let graph = training_graph(built.as_ref(), &[Optimizer::new("adam", &[]).unwrap()], None).unwrap();
-        from_graph(name, &graph, &Bindings::new().with("length", length)).unwrap()
-    };
     vec![
-        published::alexnet(224),
-        published::vgg16(224),
-        published::resnet([3, 4, 6, 3], 224),
-        published::cosmoflow(128),
-        Transformer::named("gpt3-1.3b").unwrap().workload("gpt3-1.3b"),
-        graph("gpt2", 128),
-        graph("mlp", 1),
-        graph("lstm", 32),
+        alexnet(),
+        vgg16(),
+        resnet50(),
+        cosmoflow(),
+        gpt("gpt3-1.3b"),
+        nodes("gpt2", 128),
+        nodes("mlp", 1),
+        nodes("lstm", 32),
     ]
 }
 
@@ -60,9 +50,10 @@ fn it_is_never_slower_nor_speaks_longer_than_the_best_single_way() {
                         ..Setting::new(micro_batch * parts).unwrap()
                     };
                     let strategy = mixed(ways, micro_batch);
-                    let of = |strategy: &Strategy| estimate(&workload, &cluster, strategy, &setting).ok();
+                    let of =
+                        |strategy: &ClusterStrategy| estimate(&workload, &cluster, strategy, &setting).ok();
                     let made = of(&strategy).unwrap();
-                    let singles = Way::ALL.iter().filter_map(|way| of(&way.single(&strategy)?));
+                    let singles = LayerCut::ALL.iter().filter_map(|way| of(&way.single(&strategy)?));
                     let Some(best) = singles.min_by(order) else { continue };
                     let what = format!("{} on {} {software} {strategy}", workload.name, cluster.name);
                     asked += 1;
@@ -84,7 +75,7 @@ fn it_is_never_slower_nor_speaks_longer_than_the_best_single_way() {
 /// As others found: convolutions share samples; large linear layers share their weights.
 #[test]
 fn convolutions_by_batch_and_large_linear_layers_by_weights() {
-    for (workload, saved) in [(published::alexnet(224), 0.95), (published::vgg16(224), 0.99)] {
+    for (workload, saved) in [(alexnet(), 0.95), (vgg16(), 0.99)] {
         for (cluster, ways) in [("box-1080ti", 4), ("abci", 4), ("dgx1-16", 8)] {
             let cluster = Cluster::named(cluster).unwrap();
             let setting = Setting {
@@ -94,13 +85,16 @@ fn convolutions_by_batch_and_large_linear_layers_by_weights() {
             };
             let found = Oracle::new(&workload, &cluster, &setting).ways(&mixed(ways, 128));
             let what = format!("{} on {}: {found:?}", workload.name, cluster.name);
-            let linear = workload.layers.iter().position(|layer| layer.name.starts_with("linear")).unwrap();
-            assert!(found[..linear].iter().all(|way| *way == Way::Batch), "{what}");
-            let shared = found[linear..].iter().filter(|way| matches!(way, Way::Filter | Way::Channel));
+            let linear =
+                workload.layers.iter().position(|layer| layer.name.starts_with("classifier")).unwrap();
+            assert!(found[..linear].iter().all(|way| *way == LayerCut::Batch), "{what}");
+            let shared =
+                found[linear..].iter().filter(|way| matches!(way, LayerCut::Filter | LayerCut::Channel));
             assert!(shared.count() > 1, "{what}");
-            let seconds =
-                |strategy: &Strategy| estimate(&workload, &cluster, strategy, &setting).unwrap().seconds;
-            let data = Way::Batch.single(&mixed(ways, 128)).unwrap();
+            let seconds = |strategy: &ClusterStrategy| {
+                estimate(&workload, &cluster, strategy, &setting).unwrap().seconds
+            };
+            let data = LayerCut::Batch.single(&mixed(ways, 128)).unwrap();
             assert!(seconds(&mixed(ways, 128)) < saved * seconds(&data), "{what}");
         }
     }
@@ -108,11 +102,11 @@ fn convolutions_by_batch_and_large_linear_layers_by_weights() {
 
 #[test]
 fn one_way_for_all_layers_is_that_strategy() {
-    let workload = Transformer::named("gpt3-1.3b").unwrap().workload("gpt");
+    let workload = gpt("gpt3-1.3b");
     let cluster = Cluster::named("dgx-a100").unwrap();
     let setting = Setting::new(64).unwrap();
     for recompute in [Recompute::Nothing, Recompute::Selective, Recompute::Full] {
-        let strategy = Strategy { recompute, ..mixed(8, 64) };
+        let strategy = ClusterStrategy { recompute, ..mixed(8, 64) };
         let ways = Oracle::new(&workload, &cluster, &setting).ways(&strategy);
         assert!(ways.iter().all(|way| *way == ways[0]), "{ways:?}");
         let single = ways[0].single(&strategy).unwrap();
@@ -127,23 +121,23 @@ fn one_way_for_all_layers_is_that_strategy() {
 
 #[test]
 fn it_goes_with_replicas_stages_shards_and_recomputation() {
-    let workload = published::vgg16(224);
+    let workload = vgg16();
     let cluster = Cluster::named("abci").unwrap();
     let setting = Setting::new(512).unwrap();
-    let base = Strategy { data: 2, ..mixed(4, 64) };
-    let of = |strategy: Strategy| estimate(&workload, &cluster, &strategy, &setting).unwrap();
+    let base = ClusterStrategy { data: 2, ..mixed(4, 64) };
+    let of = |strategy: ClusterStrategy| estimate(&workload, &cluster, &strategy, &setting).unwrap();
     for strategy in [
         base,
-        Strategy { shard: 1, ..base },
-        Strategy { shard: 3, ..base },
-        Strategy { stages: 2, ..base },
-        Strategy { recompute: Recompute::Full, ..base },
-        Strategy { recompute: Recompute::Planned, ..base },
+        ClusterStrategy { shard: 1, ..base },
+        ClusterStrategy { shard: 3, ..base },
+        ClusterStrategy { stages: 2, ..base },
+        ClusterStrategy { recompute: Recompute::Full, ..base },
+        ClusterStrategy { recompute: Recompute::Planned, ..base },
     ] {
         let made = of(strategy);
         assert!(made.seconds.is_finite() && close(made.phases.total(), made.seconds), "{strategy}");
         assert!(made.strategy.to_string().starts_with("data+cut"), "{strategy}");
     }
-    assert!(of(Strategy { recompute: Recompute::Full, ..base }).seconds > of(base).seconds);
-    assert!(of(Strategy { shard: 3, ..base }).memory.device() < of(base).memory.device());
+    assert!(of(ClusterStrategy { recompute: Recompute::Full, ..base }).seconds > of(base).seconds);
+    assert!(of(ClusterStrategy { shard: 3, ..base }).memory.device() < of(base).memory.device());
 }

@@ -5,11 +5,13 @@ use super::copies::Copies;
 use super::matching::{Matched, MatchedSource};
 use super::residences::MemberSet;
 use super::{Fused, MemberPlace, Report, about, own};
-use crate::dim::Dim;
-use crate::graph::op::array::Array;
-use crate::graph::{GraphError, GraphOutput, Node, ObjectivePhase, Origin, Phase, Role, Value, ValueInfo};
-use crate::rewrite::Rewriter;
-use crate::role::DataRole;
+use gulliver_graph::dim::Dim;
+use gulliver_graph::graph::op::array::Array;
+use gulliver_graph::graph::{
+    GraphError, GraphOutput, Node, ObjectivePhase, Origin, Phase, Role, Value, ValueInfo,
+};
+use gulliver_graph::rewrite::Rewriter;
+use gulliver_graph::role::DataRole;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Values of members, each with its owner.

@@ -1,19 +1,20 @@
 //! Training from host memory: bytes by hand, memory that fits, and what is quicker than what.
 
-use crate::closed::{Estimate, estimate};
 use crate::cluster::Cluster;
+use crate::estimate::Estimate;
+use crate::oracle::estimate;
 use crate::rank::rank;
 use crate::setting::Setting;
-use crate::strategy::{Strategy, Stream};
+use crate::strategy::{ClusterStrategy, LayerResidence};
 use crate::stream::weight_moves;
+use crate::tests::samples::{framework, gpt_10b};
 use crate::tests::{close, flat, ideal, timed};
-use crate::transformer::Transformer;
 
-fn of(stream: Stream, devices: u32, micro_batch: u32) -> Strategy {
-    let serial = Strategy { stream, ..Strategy::serial(micro_batch) };
+fn of(stream: LayerResidence, devices: u32, micro_batch: u32) -> ClusterStrategy {
+    let serial = ClusterStrategy { stream, ..ClusterStrategy::serial(micro_batch) };
     match stream {
-        Stream::Wrapped(_) => Strategy { stages: devices, ..serial },
-        _ => Strategy { data: devices, ..serial },
+        LayerResidence::Wrapped(_) => ClusterStrategy { stages: devices, ..serial },
+        _ => ClusterStrategy { data: devices, ..serial },
     }
 }
 
@@ -27,10 +28,10 @@ fn bytes_over_host_links_by_hand() {
             let n = devices as f64;
             let m = 32.0 / n / micro_batch as f64;
             let table = [
-                (Stream::Replicas(3), 3.0 * n * weights, 2.0 * 32.0 * between),
-                (Stream::Wrapped(3), 3.0 * weights, 2.0 * 32.0 * between),
+                (LayerResidence::Replicas(3), 3.0 * n * weights, 2.0 * 32.0 * between),
+                (LayerResidence::Wrapped(3), 3.0 * weights, 2.0 * 32.0 * between),
                 // Layers of this workload keep nothing, so weights are all there is.
-                (Stream::Paged, (4.0 * m + 2.0) * n * weights, 0.0),
+                (LayerResidence::Paged, (4.0 * m + 2.0) * n * weights, 0.0),
             ];
             for (stream, moved, stashed) in table {
                 let strategy = of(stream, devices, micro_batch);
@@ -45,7 +46,7 @@ fn bytes_over_host_links_by_hand() {
 #[test]
 fn packs_hand_on_through_host_memory_where_there_is_no_room() {
     let setting = Setting { states: 0.0, ..ideal() };
-    let strategy = of(Stream::Replicas(3), 1, 1);
+    let strategy = of(LayerResidence::Replicas(3), 1, 1);
     let mut cluster = flat(1);
     let roomy = estimate(&timed(), &cluster, &strategy, &setting).unwrap();
     cluster.device.memory = roomy.memory.device() - 1.0;
@@ -58,8 +59,8 @@ fn packs_hand_on_through_host_memory_where_there_is_no_room() {
 #[test]
 fn a_model_beyond_all_devices_has_an_answer() {
     let cluster = Cluster::named("box-1080ti").unwrap();
-    for (name, devices) in [("gpt2-xl", 1), ("gpt2-10b", 1), ("gpt2-10b", 2), ("gpt2-10b", 4)] {
-        let workload = Transformer::named(name).unwrap().workload(name);
+    for (name, devices) in [("gpt2-xl", 1), ("gpt-10b", 1), ("gpt-10b", 2), ("gpt-10b", 4)] {
+        let workload = framework(name, &[], 1024);
         let states = workload.weights() * 16.0;
         assert!(states > devices as f64 * cluster.device.memory, "{name} would fit");
         let ranking = rank(&workload, &cluster, devices, &Setting::new(32).unwrap()).unwrap();
@@ -92,9 +93,14 @@ fn a_model_beyond_all_devices_has_an_answer() {
 
 #[test]
 fn a_faster_host_link_and_more_devices_never_hurt() {
-    let workload = Transformer::named("gpt2-10b").unwrap().workload("gpt");
+    let workload = gpt_10b();
     let setting = Setting::new(32).unwrap();
-    for stream in [Stream::Replicas(25), Stream::Wrapped(25), Stream::Wrapped(52), Stream::Paged] {
+    for stream in [
+        LayerResidence::Replicas(25),
+        LayerResidence::Wrapped(25),
+        LayerResidence::Wrapped(50),
+        LayerResidence::Paged,
+    ] {
         let mut before = f64::INFINITY;
         for factor in [0.5, 1.0, 2.0, 8.0, 1e3] {
             let mut cluster = Cluster::named("box-1080ti").unwrap();
@@ -107,7 +113,7 @@ fn a_faster_host_link_and_more_devices_never_hurt() {
     }
     let cluster = Cluster::named("box-1080ti").unwrap();
     let seconds = |devices| {
-        estimate(&workload, &cluster, &of(Stream::Wrapped(48), devices, 1), &setting).unwrap().seconds
+        estimate(&workload, &cluster, &of(LayerResidence::Wrapped(48), devices, 1), &setting).unwrap().seconds
     };
     assert!(seconds(4) < seconds(2) && seconds(2) < seconds(1));
 }
@@ -116,12 +122,18 @@ fn a_faster_host_link_and_more_devices_never_hurt() {
 fn nonsense_is_refused() {
     let setting = Setting::new(32).unwrap();
     let cluster = Cluster::named("box-1080ti").unwrap();
-    let workload = Transformer::named("gpt2-10b").unwrap().workload("gpt");
+    let workload = gpt_10b();
     for (strategy, expected) in [
-        (of(Stream::Replicas(0), 1, 1), "0 packs asked for; this model allows 1 to 52"),
-        (of(Stream::Wrapped(53), 4, 1), "53 packs asked for; this model allows 1 to 52"),
-        (Strategy { data: 2, ..of(Stream::Wrapped(4), 2, 1) }, "harmony-pp has one way to use devices"),
-        (Strategy { stages: 2, ..of(Stream::Paged, 2, 1) }, "paged has one way to use devices"),
+        (of(LayerResidence::Replicas(0), 1, 1), "0 packs asked for; give 1 to 50"),
+        (of(LayerResidence::Wrapped(51), 4, 1), "51 packs asked for; give 1 to 50"),
+        (
+            ClusterStrategy { data: 2, ..of(LayerResidence::Wrapped(4), 2, 1) },
+            "harmony-pp has one way to use devices",
+        ),
+        (
+            ClusterStrategy { stages: 2, ..of(LayerResidence::Paged, 2, 1) },
+            "paged has one way to use devices",
+        ),
     ] {
         let error = estimate(&workload, &cluster, &strategy, &setting).unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains('\n'), "{error}");

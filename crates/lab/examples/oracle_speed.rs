@@ -1,19 +1,28 @@
 //! How fast the oracle answers: configurations a second on one thread, and a full ranking of GPT-3 175B.
-//! `cargo run --release -p gulliver-oracle --example oracle_speed`
+//! `cargo run --release -p gulliver-lab --example oracle_speed`
 
-use gulliver_oracle::closed::Oracle;
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::model::model;
 use gulliver_oracle::cluster::Cluster;
-use gulliver_oracle::published;
+use gulliver_oracle::from_graph::{KernelStyle, from_model};
+use gulliver_oracle::oracle::Oracle;
 use gulliver_oracle::rank::{each_strategy, rank};
 use gulliver_oracle::setting::Setting;
-use gulliver_oracle::transformer::Transformer;
 use std::hint::black_box;
 use std::time::Instant;
 
 fn main() {
     let cluster = Cluster::named("dgx-a100").unwrap();
-    let gpt = Transformer::named("gpt3-175b").unwrap().workload("gpt3-175b");
-    for (workload, batch) in [(&gpt, 1536), (&published::resnet([3, 4, 6, 3], 224), 8192)] {
+    let sizes = Bindings::new().with("length", 2048);
+    let read = |name: &str| {
+        let began = Instant::now();
+        let built = model(name, &[]).unwrap();
+        let workload = from_model(name, built.as_ref(), &sizes, KernelStyle::Framework).unwrap();
+        println!("{name}: read from its graph in {:.3} s", began.elapsed().as_secs_f64());
+        workload
+    };
+    let (gpt, resnet) = (read("gpt3-175b"), read("resnet50"));
+    for (workload, batch) in [(&gpt, 1536), (&resnet, 8192)] {
         let setting = Setting::new(batch).unwrap();
         let mut strategies = Vec::new();
         each_strategy(workload, 1024, batch, |strategy| strategies.push(strategy));

@@ -1,12 +1,17 @@
 //! Predictions against the published tables of Megatron on A100, on which nothing is fitted.
-//! `cargo run --release -p gulliver-oracle --example megatron_tables`
+//! `cargo run --release -p gulliver-lab --example megatron_tables`
 //! Rows are facts of the papers named beside them; what a paper does not say is chosen as the text says.
 
-use gulliver_oracle::closed::{Estimate, estimate};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::model::model;
+use gulliver_graph::model::param::{float, int};
 use gulliver_oracle::cluster::Cluster;
+use gulliver_oracle::estimate::Estimate;
+use gulliver_oracle::from_graph::{KernelStyle, from_model};
+use gulliver_oracle::oracle::estimate;
 use gulliver_oracle::setting::{Setting, Software};
-use gulliver_oracle::strategy::{Cut, Order, Recompute, Strategy};
-use gulliver_oracle::transformer::Transformer;
+use gulliver_oracle::strategy::{ClusterStrategy, Cut, Order, Recompute};
+use gulliver_oracle::workload::Workload;
 
 const LENGTH: u32 = 2048;
 const VOCABULARY: u32 = 51200;
@@ -47,17 +52,18 @@ fn main() {
     println!("step time, A100 80 GB, tensor parallel over 8 (Korthikanti et al. 2022)");
     let mut errors = Vec::new();
     for &(model, stages, pieces, batch, micro_batch, measured) in SECONDS {
+        let gpt = gpt(model);
         let ways = [(Cut::Tensor, Recompute::Full), (Cut::Sequence, Recompute::Selective)];
         for ((cut, recompute), measured) in ways.into_iter().zip(measured) {
-            let strategy = Strategy {
+            let strategy = ClusterStrategy {
                 ways: 8,
                 cut,
                 stages,
                 order: order(pieces),
                 recompute,
-                ..Strategy::serial(micro_batch)
+                ..ClusterStrategy::serial(micro_batch)
             };
-            let answer = ask(model, &strategy, batch).expect("every row is possible");
+            let answer = ask(&gpt, &strategy, batch).expect("every row is possible");
             errors.push(show(model.0, measured, &answer));
         }
     }
@@ -66,26 +72,27 @@ fn main() {
     println!("step time from achieved teraFLOP/s, A100 80 GB, all computed again (Narayanan et al. 2021)");
     let mut errors = Vec::new();
     for &(model, ways, stages, devices, batch, rate) in SCALED {
+        let gpt = gpt(model);
         let cut = if ways > 1 { Cut::Tensor } else { Cut::Whole };
         let data = devices / ways / stages;
         let strategies = (0..4).flat_map(|power| (1..=8).map(move |pieces| (1 << power, pieces))).filter_map(
             |(micro_batch, pieces)| {
                 let even = model.3.is_multiple_of(stages * pieces) && (stages > 1 || pieces == 1);
                 let order = order(pieces);
-                even.then_some(Strategy {
+                even.then_some(ClusterStrategy {
                     data,
                     ways,
                     cut,
                     stages,
                     order,
                     recompute: Recompute::Full,
-                    ..Strategy::serial(micro_batch)
+                    ..ClusterStrategy::serial(micro_batch)
                 })
             },
         );
         // The authors sought what is quickest; so do we.
         let best = strategies
-            .filter_map(|strategy| ask(model, &strategy, batch))
+            .filter_map(|strategy| ask(&gpt, &strategy, batch))
             .filter(|answer| answer.missing.is_none())
             .min_by(|a, b| a.seconds.total_cmp(&b.seconds))
             .expect("some fit");
@@ -99,11 +106,21 @@ fn order(pieces: u32) -> Order {
     if pieces > 1 { Order::Interleaved(pieces) } else { Order::Alternating }
 }
 
-fn ask((name, hidden, heads, layers): Model, strategy: &Strategy, batch: u32) -> Option<Estimate> {
-    let gpt = Transformer::gpt(hidden, layers, heads, LENGTH, VOCABULARY).workload(name);
+/// The GPT of a row.
+fn gpt((name, hidden, heads, layers): Model) -> Workload {
+    let sizes =
+        [("width", hidden), ("heads", heads), ("layers", layers), ("context", LENGTH), ("vocab", VOCABULARY)];
+    let mut settings: Vec<_> = sizes.map(|(name, size)| (name.to_string(), int(size.into()))).into();
+    settings.push(("dropout".into(), float(0.1)));
+    let built = model("gpt", &settings).expect("published sizes");
+    let sizes = Bindings::new().with("length", LENGTH as usize);
+    from_model(name, built.as_ref(), &sizes, KernelStyle::Framework).expect("a GPT can be read")
+}
+
+fn ask(gpt: &Workload, strategy: &ClusterStrategy, batch: u32) -> Option<Estimate> {
     let software = Software::named("megatron").ok()?;
     let setting = Setting { software, ..Setting::new(batch).ok()? };
-    estimate(&gpt, &Cluster::named("dgx-a100").ok()?, strategy, &setting).ok()
+    estimate(gpt, &Cluster::named("dgx-a100").ok()?, strategy, &setting).ok()
 }
 
 /// Operations of a step as the authors count them, with the forward pass done twice (their equation 3).
@@ -115,7 +132,7 @@ fn operations((_, hidden, _, layers): Model, batch: u32) -> f64 {
 /// Prints a row; its error.
 fn show(name: &str, measured: f64, answer: &Estimate) -> f64 {
     let error = answer.seconds / measured - 1.0;
-    let within = (answer.interval[0]..=answer.interval[1]).contains(&measured);
+    let within = answer.interval.contains(measured);
     println!(
         "{name:>7} {:<62} measured {measured:7.2} s, predicted {:7.2} s, {:+6.1} %{}",
         answer.strategy.to_string(),

@@ -1,9 +1,9 @@
 //! Memory traffic of a graph, and a text that shows how fusion changed it.
 
-use crate::dim::{Bindings, Dim, DimError};
-use crate::graph::Graph;
-use crate::graph::op::Op;
-use crate::graph::op::elementwise::{Apply, Elementwise};
+use gulliver_graph::dim::{Bindings, Dim, DimError};
+use gulliver_graph::graph::Graph;
+use gulliver_graph::graph::op::elementwise::{Apply, Elementwise};
+use gulliver_graph::graph::op::{Op, OpName};
 use std::fmt::Write;
 
 /// Calls and memory of one step of a graph; views cost nothing and do not count.
@@ -68,7 +68,7 @@ pub fn program(chain: &Elementwise, operands: &[String]) -> String {
         None => name(kept.value),
         Some(reduce) => {
             let axes: Vec<String> = reduce.axes.iter().map(usize::to_string).collect();
-            format!("{}({} over {})", crate::graph::op::OpDef::name(reduce), name(kept.value), axes.join(" "))
+            format!("{}({} over {})", OpName::name(reduce), name(kept.value), axes.join(" "))
         }
     });
     let steps: Vec<String> = steps.collect();
