@@ -121,17 +121,12 @@ impl Setting<'_> {
     ) -> Option<Plan> {
         let (graph, planner, options) = (self.graph, self.planner, &self.options);
         let made_for = planner.outline.sizes(graph, made_for, options).unwrap();
-        let mut found = true;
-        let plan = planner.plan_with(graph, sizes, options, |base, start| {
+        let write = |base: &Base| {
+            let start = Choices::keep(base, vec![Tier::Device; base.script.versions.len()]);
             let case = ComparedStep::new(&planner.outline, base, &made_for);
-            let mut choices = choose(&case, &start).unwrap_or_else(|| {
-                found = false;
-                start
-            });
-            case.settle(&mut choices);
-            choices
-        });
-        Some(plan.unwrap()).filter(|_| found)
+            Some(case.settle(&mut choose(&case, &start)?))
+        };
+        planner.plan_script(graph, sizes, options, write).unwrap()
     }
 }
 

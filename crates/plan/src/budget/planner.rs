@@ -2,13 +2,11 @@
 //! size within the limits of its options, and says how little memory would do.
 
 use crate::budget::bound::{MemoryBound, bound_anywhere};
-use crate::budget::choices::Choices;
 use crate::budget::choose::LONG;
 use crate::budget::finish::{Finished, finish_script, lay_resident};
 use crate::budget::learn::{Learned, closest, learn, recall};
 use crate::budget::passes::record;
 use crate::budget::problem::{Effort, Problem};
-use crate::budget::rewrite::rewrite;
 use crate::budget::squeeze::{roomier, squeeze};
 use crate::document::error::PlanError;
 use crate::document::plan::{Plan, Tier};
@@ -99,24 +97,6 @@ impl StepPlanner {
         roomier(problem, budget, found, |kept| Ok(problem.fit(&base, &start, kept, room, false)?.ok()))
     }
 
-    /// The plan that carries out choices made elsewhere, whatever it needs: `choose` is given the script
-    /// in which everything stays, with all that is resident elsewhere away while it is not used.
-    pub fn plan_with(
-        &self,
-        graph: &Graph,
-        sizes: &Bindings,
-        options: &PlanOptions,
-        choose: impl FnOnce(&Base, Choices) -> Choices,
-    ) -> Result<Plan, PlanError> {
-        let sizes = self.outline.sizes(graph, sizes, options)?;
-        let problem = Problem::new(&self.outline, graph, &sizes, options)?;
-        let base = problem.base();
-        let choices = choose(&base, problem.away_at_first(&base));
-        let script =
-            rewrite(&base, &choices).map_err(|e| PlanError::Impossible(problem.name(&base, e.wanted)))?;
-        finish_script(&problem, script, options.memory.unwrap_or(u64::MAX), true)
-    }
-
     /// The plan of a script written elsewhere from the one in which everything stays, whatever it needs; none
     /// if there is no such script.
     pub fn plan_script(
@@ -129,7 +109,7 @@ impl StepPlanner {
         let sizes = self.outline.sizes(graph, sizes, options)?;
         let problem = Problem::new(&self.outline, graph, &sizes, options)?;
         let script = write(&problem.base());
-        script.map(|script| finish_script(&problem, script, 0, false)).transpose()
+        script.map(|script| finish_script(&problem, script)).transpose()
     }
 
     /// Searches choices for inputs of these sizes under their budget and larger ones, from which those for

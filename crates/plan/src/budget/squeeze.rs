@@ -5,7 +5,7 @@
 use crate::budget::bound::bound;
 use crate::budget::choices::Choices;
 use crate::budget::choose::{Selection, Shortfall, is_polished};
-use crate::budget::finish::{Finished, finish, fits, seconds};
+use crate::budget::finish::{Finished, finish, fits, timing};
 use crate::budget::planner::StepPlanner;
 use crate::budget::problem::{Effort, Problem};
 use crate::document::error::PlanError;
@@ -145,12 +145,12 @@ pub(crate) fn roomier(
     if !found.plan.steps.iter().any(|step| matches!(step.act, Act::Move { .. })) {
         return Ok(found);
     }
-    let mut best = (seconds(problem, &found.plan), found);
+    let mut best = (timing(problem, &found.plan).seconds, found);
     for (kept, used) in ROOMY {
         let share = |hundredths: u64| (u128::from(budget) * u128::from(hundredths) / 100) as u64;
         let Some(chosen) = choose(share(kept))? else { continue };
         let other = finish(problem, chosen, share(used), true)?;
-        let taken = seconds(problem, &other.plan);
+        let taken = timing(problem, &other.plan).seconds;
         if fits(problem, &other.plan, budget) && taken < best.0 {
             best = (taken, other);
         }

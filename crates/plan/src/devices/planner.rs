@@ -270,11 +270,7 @@ impl Planner {
 
     /// The largest input of evaluation, given that of training.
     pub fn evaluated_at(&self, largest: &Bindings) -> Bindings {
-        let mut slice = largest.clone();
-        if let Some(batch) = largest.get(BATCH) {
-            slice.set(BATCH, evaluated_at_once(batch, self.train.partials as usize));
-        }
-        slice
+        evaluated_sizes(largest, self.train.partials)
     }
 
     fn elsewhere(&self) -> bool {
@@ -556,6 +552,15 @@ fn first_residences(graph: &Graph, options: &DeviceOptions) -> Result<Persistent
 /// Examples of one evaluation: those of a partial of training, so that it needs no more memory.
 pub fn evaluated_at_once(batch: usize, partials: usize) -> usize {
     batch.div_ceil(partials.max(1))
+}
+
+/// The largest input of evaluation, given that of training.
+pub(crate) fn evaluated_sizes(largest: &Bindings, partials: u32) -> Bindings {
+    let mut sizes = largest.clone();
+    if let Some(batch) = largest.get(BATCH) {
+        sizes.set(BATCH, evaluated_at_once(batch, partials as usize));
+    }
+    sizes
 }
 
 fn timing(

@@ -1,7 +1,6 @@
-//! Offsets: buffers with lifetimes are packed into an arena by walking through time and giving each the
-//! free piece that fits it best. Long-lived buffers take the low end of a piece and short-lived ones the
-//! high end, so that what comes and goes does not leave holes between what stays; the largest may be placed
-//! before all others, largest first. Several ways are tried until one loses next to nothing.
+//! Offsets: buffers with lifetimes are packed into an arena by walking through time and giving each the free piece that
+//! fits best. Long-lived buffers take the low end of a piece and short-lived ones the high end, so that these leave no
+//! holes. The largest buffers may be placed first. Variants are tried until one has almost no gaps.
 
 use crate::document::plan::ALIGN;
 use std::cmp::Reverse;
@@ -25,19 +24,19 @@ pub fn aligned(bytes: u64) -> u64 {
     bytes.div_ceil(ALIGN) * ALIGN
 }
 
-/// Ways to walk, in the order they are tried: buffers that live less than so many tasks are short-lived
-/// (none are, for zero), and so many of the largest are placed before all others.
+/// Variants in the order they are tried: the lifetime below which buffers are short-lived, and the number of largest
+/// buffers that are placed first.
 const WAYS: [(u32, usize); 10] =
     [(12, 0), (12, 4), (0, 0), (12, 16), (40, 0), (0, 16), (12, 64), (0, 64), (12, 256), (0, 256)];
-/// So many of them in a hurry.
+/// Variants that are tried without leisure.
 const HURRIED: usize = 6;
-/// A layout that loses at most this share of what is needed is good enough to stop.
+/// A layout whose gaps are at most this fraction of the peak is good enough.
 const GOOD: u64 = 200;
-/// Pairs of spans that may be looked at where little is to be lost: in a hurry, and at leisure.
+/// Pairs of spans that may be compared, without and with leisure.
 const PAIRS: [usize; 2] = [1_000_000, 5_000_000];
 
-/// An offset per span, from `base` up, and the end of the arena. If there is a limit to that which can be
-/// kept to, ways are tried until one does, at leisure or only those that take next to no time.
+/// An offset per span, from `base` up, and the end of the arena. Variants are tried until one keeps within `limit`, if
+/// that is possible; fewer without `at_leisure`.
 pub fn pack(spans: &[Lifespan], base: u64, limit: Option<u64>, at_leisure: bool) -> (Vec<u64>, u64) {
     let events = Events::of(spans, |span| Reverse(span.bytes));
     let needed = events.live_peak(spans);

@@ -4,10 +4,11 @@ use crate::document::error::PlanError;
 use crate::document::links::Links;
 use crate::document::residence::Persistent;
 use crate::step::order::PartialTurn;
-use crate::step::progress::{Activity, Observer, Progress, unobserved};
+use crate::step::progress::{Activity, Observer, Progress};
 use crate::time::cost::{Curves, Rates, TierLimits};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Node};
+use std::ops::ControlFlow;
 
 /// What a plan is made for.
 #[derive(Clone, Copy)]
@@ -61,7 +62,7 @@ impl<'a> PlanOptions<'a> {
             slower: &[],
             links: Links::default(),
             unhidden: UNHIDDEN,
-            observe: &unobserved,
+            observe: &|_| ControlFlow::Continue(()),
         }
     }
 

@@ -81,7 +81,8 @@ impl Outline {
             let tasks = in_turns.clone().unwrap_or_else(|| tasks(graph, &readers, partials, rule, &bytes));
             let script = Script::of(graph, &readers, &tasks, partials);
             let life = lifetimes(&sharing, &script);
-            let peak = peak(&script, &life, &bytes, |node| sizes.scratch[kinds.kind_of[node] as usize]);
+            let scratch = |node: usize| sizes.scratch[kinds.kind_of[node] as usize];
+            let peak = profile(&script, &life, &bytes, scratch).into_iter().max().unwrap_or(0);
             if best.as_ref().is_none_or(|(least, ..)| peak < *least) {
                 best = Some((peak, rule, script, life));
             }
@@ -202,8 +203,4 @@ fn bind_sizes(
         scratch.push(if view { 0 } else { (options.scratch)(graph, node, &slice)? });
     }
     Ok(BoundSizes { slice, bytes, scratch, seconds: Vec::new(), alone: Vec::new(), collective: None })
-}
-
-fn peak(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {
-    profile(script, life, bytes, scratch).into_iter().max().unwrap_or(0)
 }

@@ -31,8 +31,3 @@ pub struct Progress {
 /// Is told of progress, and says whether to go on. Planning that is told to stop ends with
 /// [`PlanError::Interrupted`](crate::document::error::PlanError::Interrupted).
 pub type Observer<'a> = dyn Fn(Progress) -> ControlFlow<()> + 'a;
-
-/// Lets everything go on.
-pub fn unobserved(_: Progress) -> ControlFlow<()> {
-    ControlFlow::Continue(())
-}

@@ -2,6 +2,7 @@
 
 use super::{Planner, timing};
 use crate::budget::bound::MemoryBound;
+use crate::budget::planner::StepPlanner;
 use crate::budget::residences::all_away;
 use crate::document::error::PlanError;
 use crate::document::job::Purpose;
@@ -9,6 +10,7 @@ use crate::document::plan::Tier;
 use crate::document::residence::Persistent;
 use crate::step::options::PlanOptions;
 use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::Graph;
 
 impl Planner {
     /// Fails if the lower bound exceeds the budget.
@@ -20,18 +22,23 @@ impl Planner {
 
     /// A lower bound of the device memory for training and evaluating inputs of these sizes.
     pub fn bound(&mut self, sizes: &Bindings) -> Result<MemoryBound, PlanError> {
+        let [train, evaluate] = self.both(sizes, StepPlanner::bound)?;
+        Ok(evaluate.into_iter().fold(train.unwrap_or_default(), |a, b| if b.bytes > a.bytes { b } else { a }))
+    }
+
+    /// Calls `of` for training and, if there is a graph for it, for evaluation.
+    fn both<T>(
+        &mut self,
+        sizes: &Bindings,
+        of: fn(&StepPlanner, &Graph, &Bindings, &PlanOptions) -> Result<T, PlanError>,
+    ) -> Result<[Option<T>; 2], PlanError> {
         let slice = self.evaluated_at(sizes);
-        let mut most =
-            self.with(Purpose::Train, sizes, |graph, steps, options| steps.bound(graph, sizes, options))?;
-        if self.evaluate.is_some() {
-            let other = self.with(Purpose::Evaluate, &slice, |graph, steps, options| {
-                steps.bound(graph, &slice, options)
-            })?;
-            if other.bytes > most.bytes {
-                most = other;
-            }
-        }
-        Ok(most)
+        let train =
+            self.with(Purpose::Train, sizes, |graph, steps, options| of(steps, graph, sizes, options))?;
+        let evaluate = self.evaluate.is_some().then(|| {
+            self.with(Purpose::Evaluate, &slice, |graph, steps, options| of(steps, graph, &slice, options))
+        });
+        Ok([Some(train), evaluate.transpose()?])
     }
 
     /// Device bytes to allocate first: those of the largest input if everything stays, with a quarter for gaps, within
@@ -40,16 +47,9 @@ impl Planner {
         let state = self.persistent.ends[Tier::Device as usize];
         let Some(budget) = self.options.memory else { return Ok(state) };
         let Some(largest) = self.options.largest.clone() else { return Ok(budget) };
-        let slice = self.evaluated_at(&largest);
-        let mut most = self.with(Purpose::Train, &largest, |graph, steps, options| {
-            steps.resident(graph, &largest, options)
-        })?;
-        if self.evaluate.is_some() {
-            most = most.max(self.with(Purpose::Evaluate, &slice, |graph, steps, options| {
-                steps.resident(graph, &slice, options)
-            })?);
-        }
-        Ok(budget.min(with_slack(most)).max(state))
+        let most = self.both(&largest, StepPlanner::resident)?.into_iter().flatten().max().unwrap_or(0);
+        // A quarter more, so that memory seldom has to grow; untouched pages cost nothing.
+        Ok(budget.min(most.saturating_add(most / 4)).max(state))
     }
 
     /// Seconds of a step by a quick plan within the budget.
@@ -102,9 +102,4 @@ impl Planner {
         }
         least.ok_or(PlanError::NoRoom)
     }
-}
-
-/// A quarter more, so that memory seldom has to grow; untouched pages cost nothing.
-fn with_slack(bytes: u64) -> u64 {
-    bytes.saturating_add(bytes / 4)
 }

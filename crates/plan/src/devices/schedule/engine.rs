@@ -1,10 +1,10 @@
-//! A clock for things that happen beside each other: each stream does its operations in order, each as soon as
-//! what it waits for is done. Moves over the same link share it while they last.
+//! Concurrent streams of operations: each stream runs its operations in order, each as soon as those it waits for are
+//! done. Concurrent moves over one link share it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What an operation takes.
+/// The work of an operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum EngineWork {
     Seconds(f64),
@@ -24,7 +24,7 @@ pub(crate) struct EngineLinks {
     pub(crate) trunks: Vec<f64>,
 }
 
-/// Operations and what each waits for.
+/// Operations and their dependencies.
 #[derive(Debug, Default)]
 pub(crate) struct Engine {
     work: Vec<EngineWork>,
@@ -59,14 +59,14 @@ impl Engine {
         op
     }
 
-    /// One operation waits for another, of which there may be later ones too.
+    /// Adds a dependency; `other` may be a later operation.
     pub(crate) fn wait(&mut self, op: u32, other: u32) {
         self.edges.push((op, self.first[other as usize]));
         self.first[other as usize] = self.edges.len() as u32 - 1;
         self.waits[op as usize] += 1;
     }
 
-    /// When each operation ends; none if they wait for each other for ever.
+    /// When each operation ends; none if there is a deadlock.
     pub(crate) fn run(&self, wires: &EngineLinks) -> Option<Vec<f64>> {
         let mut waits = self.waits.clone();
         let mut ends = vec![f64::INFINITY; self.work.len()];
@@ -114,7 +114,7 @@ impl Engine {
             let under_way = moves.len();
             let due = arrival <= next;
             moves.retain_mut(|m| {
-                // What would end now is done whatever rounding says.
+                // A move that should end now has ended, whatever the rounding.
                 let over = due && m.left / m.rate <= passed;
                 m.left -= m.rate * passed;
                 let over = over || m.left <= m.rate * now * 1e-15;

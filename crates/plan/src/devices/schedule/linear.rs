@@ -1,5 +1,5 @@
-//! From a training graph to a chain: the forward nodes in their order, divided where few values pass from one side
-//! to the other; every backward and update node goes to the layer whose forward nodes it belongs to.
+//! A training graph as a chain of layers: forward nodes are divided where few values cross; backward and update nodes
+//! belong to the layer of their forward nodes.
 
 mod assign;
 mod measure;
@@ -125,7 +125,7 @@ fn crossing(graph: &Graph, root: &[Value], forward: &[usize]) -> Vec<i64> {
     crossing
 }
 
-/// Whether one value alone passes, or fewer than on both sides.
+/// Whether at most one value crosses, or fewer than on both sides.
 fn narrow(crossing: &[i64], p: usize) -> bool {
     let here = crossing[p];
     let differs = |c: &&i64| **c != here;

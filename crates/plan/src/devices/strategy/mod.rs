@@ -80,13 +80,13 @@ pub fn names() -> Vec<&'static str> {
     std::iter::once(AUTO).chain(STRATEGIES.map(|strategy| strategy.name)).collect()
 }
 
-/// What a job computes.
+/// The graphs of a job.
 pub struct JobGraphs {
     /// A training step.
     pub train: Graph,
     /// The evaluation of a batch.
     pub evaluation: Graph,
-    /// The largest input there will be.
+    /// The largest input.
     pub largest: Bindings,
 }
 

@@ -1,5 +1,4 @@
-//! What pipelines have in common: which packs of nodes each device has, in which turns, and the planners that follow
-//! from that.
+//! Pipelines: the packs of nodes of each device, their turns, and the planners of the devices.
 
 use super::DeviceSet;
 use crate::devices::error::JobPlanError;
@@ -42,7 +41,7 @@ pub fn pipelined(
     pipelined_as(train, evaluate, set, sizes, (pack_of, how.style))
 }
 
-/// The packs, by node, of the pipelines that are thought to be fastest on these devices, at most so many, for inputs of
+/// The packs, by node, of the at most `most` pipelines with the fastest predicted steps on these devices, for inputs of
 /// about these sizes (of the whole batch).
 pub fn packs(
     train: &Graph,
@@ -53,7 +52,7 @@ pub fn packs(
     let options = set.first();
     let slice = slice_of(sizes, options.partials.max(1))?;
     if train.nodes.iter().any(|node| node.objective > 0) {
-        // Objectives that are trained in turn are no chain of layers: the devices are gone around once, twice, ….
+        // Several objectives form no chain of layers: packs go around the devices once, twice, ….
         let around = (1..=most).map(|times| evenly(train, times * set.devices.len(), &slice, &options.rates));
         let mut all: Vec<Vec<u32>> = around.collect();
         all.dedup();
@@ -66,7 +65,7 @@ pub fn packs(
     if set.devices.iter().all(|device| device.memory.is_none()) {
         return Ok(search(0, 0)?);
     }
-    // With room for what schedules do not count, and for what is lost between buffers; if none is left then, without.
+    // With memory for scratch, gradients and gaps between buffers, which schedules do not count; then without.
     let besides = besides(train, &slice, options)?;
     let found = [(LOST, besides), (0, besides), (0, 0)].map(|(lost, besides)| search(lost, besides));
     // The best of each, then the second of each, ….
@@ -82,10 +81,10 @@ pub fn packs(
     if all.is_empty() { Ok(all_memory?) } else { Ok(all) }
 }
 
-/// Hundredths of memory that may be lost where buffers of many sizes come and go.
+/// Hundredths of memory that gaps between buffers may take.
 const LOST: u64 = 25;
 
-/// What schedules do not count: the working memory of a kernel, and a gradient that is not added yet.
+/// Bytes that schedules do not count: the working memory of a kernel, and a gradient that is not summed yet.
 fn besides(train: &Graph, slice: &Bindings, options: &DeviceOptions) -> Result<u64, JobPlanError> {
     let mut scratch = 0;
     for id in Kinds::of(train).nodes {
@@ -98,18 +97,18 @@ fn besides(train: &Graph, slice: &Bindings, options: &DeviceOptions) -> Result<u
     Ok(scratch + gradient.unwrap_or(0) as u64)
 }
 
-/// The pack of every node, where packs take about the same time.
+/// The pack of every node, for packs of about equal time.
 fn evenly(train: &Graph, packs: usize, slice: &Bindings, rates: &Rates) -> Vec<u32> {
     let bytes = |v: Value| train.ty(v).bytes().bind(slice).unwrap_or(0) as f64;
     let seconds = rates.of_nodes(train, slice);
     spread(train, packs, |id| seconds[id.index()], bytes)
 }
 
-/// The devices as schedules see them, with what is left of their memory.
+/// The devices as schedules see them; `left` gives the usable part of their memory.
 fn machine(devices: &[DeviceOptions], left: impl Fn(u64) -> u64) -> ScheduleMachine {
     let first = &devices[0];
     let box_of = first.topology.as_deref();
-    // What one device has for itself, and what all of them have together.
+    // Bytes per second of one device alone, and of all devices together.
     let rate = |from: Site, to: Site, otherwise: f64| {
         let links = box_of.map_or(&[][..], |topology| topology.route(from, to));
         let alone = links.iter().map(|&link| box_of.map_or(otherwise, |t| t.links()[link as usize].rate));
@@ -130,7 +129,7 @@ fn machine(devices: &[DeviceOptions], left: impl Fn(u64) -> u64) -> ScheduleMach
     ScheduleMachine { devices: devices.iter().map(device).collect(), uplink: down.min(up), peer }
 }
 
-/// The same with the pack of every node given.
+/// The planners of all devices, for given packs of nodes.
 pub fn pipelined_as(
     train: &Graph,
     evaluate: Option<&Graph>,
@@ -191,7 +190,7 @@ fn residences(lines: &[Line]) -> HashMap<String, u32> {
     residences
 }
 
-/// The graphs that evaluate, each node where its weights are, or else where what it reads is made.
+/// The evaluation graphs: each node is on the device of its weights, or else of its operands.
 fn evaluation(
     graph: &Graph,
     trained: &Placement,

@@ -1,5 +1,4 @@
-//! Which layer every node belongs to, given the layers of the forward nodes. Gradients pass from later layers to
-//! earlier ones only.
+//! The layer of every node, given those of the forward nodes. Gradients pass from later to earlier layers only.
 
 use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
 
@@ -33,7 +32,7 @@ pub(super) fn assign(graph: &Graph, root: &[Value], forward: (Vec<Option<u32>>, 
         let above = gradients.map(|m| layer_of[m]).min().unwrap_or(layers - 1);
         let mut layer = above;
         for v in operands().filter(|v| is_weight(graph, *v) || made_in(*v, Phase::Forward)) {
-            // The latest layer that has it anyway.
+            // The latest layer that has it.
             let has = near[v.index()].iter().copied().filter(|l| *l <= above).max();
             layer = layer.min(has.unwrap_or(above));
         }
@@ -48,8 +47,8 @@ fn is_weight(graph: &Graph, v: Value) -> bool {
     matches!(graph.value(v).origin, Origin::Input(Role::Weight(_)))
 }
 
-/// A node whose results only earlier layers need runs there, if they have its operands: sums for the gradient of
-/// a bias at the end of a layer.
+/// Moves nodes whose results only earlier layers need to these, if they have the operands: sums for the gradient of a
+/// bias.
 fn lower(
     graph: &Graph,
     root: &[Value],
@@ -92,8 +91,7 @@ fn lower(
     }
 }
 
-/// Updates are where their weight is; what belongs to several layers is in the first, which is the last to have
-/// its gradients. Whether there is such.
+/// Puts updates into the layer of their weight, or into the first layer if they read several. Whether there are such.
 fn updates(graph: &Graph, root: &[Value], layer_of: &mut [u32], first: &dyn Fn(Value) -> u32) -> bool {
     let mut joint = false;
     for (n, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Update) {

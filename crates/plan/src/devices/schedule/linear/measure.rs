@@ -51,7 +51,8 @@ fn inputs(graph: &Graph, priced: &PricedGraph, assigned: &Assigned, layers: &mut
     }
 }
 
-/// Bytes that pass from layer to layer; what does not grow with the batch and has far to go goes there directly.
+/// Counts bytes that pass from layer to layer. Gradients that do not grow with the batch go to distant layers directly;
+/// these are returned.
 fn passing(
     graph: &Graph,
     priced: &PricedGraph,
@@ -129,7 +130,7 @@ fn memory(graph: &Graph, priced: &PricedGraph, assigned: &Assigned, layers: &mut
         let layer = &mut layers[l];
         let peak = if phase == 0 { &mut layer.forward_working } else { &mut layer.backward_working };
         *peak = (*peak).max(live[l][phase]);
-        // What nobody here reads leaves at once: it is handed on, or added to a sum.
+        // A result that no node here reads leaves at once.
         live[l][phase] -= made().filter(|v| last[*v] == usize::MAX).map(bytes).sum::<u64>();
         let mut read: Vec<usize> = node.ins.iter().map(|v| root[v.index()].index()).collect();
         read.sort_unstable();
