@@ -197,7 +197,7 @@ impl PlannedDevices {
     }
 }
 
-/// What is decided about a value, in words.
+/// The decision about a value, in words.
 pub fn decided_as(choice: Choice) -> &'static str {
     match choice {
         Choice::Keep => "kept",

@@ -2,7 +2,7 @@
 //! Everything that happens is an [`Event`]; nothing is printed here.
 
 mod begin;
-mod remember;
+mod record;
 mod summary;
 
 use crate::error::Error;
@@ -214,7 +214,7 @@ pub fn train_with(
         tell(compared(&done, session.memory()));
     }
     if let Some((planners, path)) = before.zip(history::default_path()) {
-        let ran = remember::ran(job, strategy, machine.as_ref(), planners, &done);
+        let ran = record::record(job, strategy, machine.as_ref(), planners, &done);
         // A failure of the history is no failure of the run.
         if let Err(e) = ran.map_or(Ok(()), |ran| history::add(&path, &ran)) {
             tell(Event::Warning { message: format!("not remembered in {}: {e}", path.display()) });

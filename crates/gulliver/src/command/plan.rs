@@ -69,7 +69,7 @@ pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
 }
 
-/// What the command prints.
+/// The output of the command.
 fn text(
     arguments: &PlanArguments,
     job: &Job,
@@ -134,7 +134,7 @@ fn links(moved: &Ledger) -> String {
     if some.is_empty() { "nothing".into() } else { some.join(", ") }
 }
 
-/// What each pass did, the largest values at the peak, and transfers.
+/// The passes, the largest values at the peak, and transfers.
 fn table(planned: &PlannedDevice) -> String {
     let PlannedDevice { graph, plan, figures, budget, .. } = planned;
     let mut text = passes(&plan.passes);
@@ -175,7 +175,7 @@ fn place(tier: Tier) -> &'static str {
     }
 }
 
-/// What a stream does.
+/// The work of a stream.
 fn doing(stream: PlanStream) -> &'static str {
     match stream {
         PlanStream::Compute => "computing",
