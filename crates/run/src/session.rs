@@ -62,8 +62,8 @@ impl Session {
         Session::start(job, devices, peers, &[seed], false)
     }
 
-    /// A session of an array on one device: the values of its graphs have a first dimension of members, one for each
-    /// seed.
+    /// A session of an array on one device, whose graphs have an [array axis](gulliver_graph::array): one member for
+    /// each seed.
     pub fn array(job: JobPlan, device: Box<dyn Device>, seeds: &[u64]) -> Result<Session, SessionError> {
         Session::start(job, vec![device], Arc::new(LocalGroup::new(1, false)), seeds, true)
     }
