@@ -147,6 +147,11 @@ impl Session {
         self.peak_of(Tier::Device)
     }
 
+    /// Name of the first device.
+    pub fn device_name(&self) -> &str {
+        self.ranks[0].device_name()
+    }
+
     /// Peak bytes of a tier, on the device with the highest peak.
     pub fn peak_of(&self, tier: Tier) -> u64 {
         self.ranks.iter().map(|rank| rank.peak_of(tier)).max().unwrap_or(0)

@@ -20,7 +20,7 @@ use explain::explain;
 use gulliver_graph::graph::Graph;
 use gulliver_plan::devices::strategy::AUTO;
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Act, Plan, PlanStream, STREAMS, Tier};
+use gulliver_plan::document::plan::{Act, Plan, PlanStream, STREAMS};
 use passes::passes;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -152,7 +152,7 @@ fn table(planned: &PlannedDevice) -> String {
         let _ = writeln!(text, "  {:<48} {:>11}", name, units::bytes(buffer.bytes));
     }
     for space in plan.spaces.iter().skip(1).filter(|space| space.bytes > 0) {
-        let _ = writeln!(text, "{} {}", place(space.tier), units::bytes(space.bytes));
+        let _ = writeln!(text, "{} {}", space.tier, units::bytes(space.bytes));
     }
     let _ = writeln!(text, "a step moves {}", links(&Ledger::of(plan)));
     let busy = |stream: PlanStream| figures.timing.busy[stream as usize];
@@ -164,15 +164,6 @@ fn table(planned: &PlannedDevice) -> String {
     let _ = writeln!(text, "busy in a step, side by side: {}", streams.join(", "));
     text += "peak: most bytes in use at once; each row: what it and the step time were after that pass of the planner\n";
     text
-}
-
-/// The kind of memory of a tier.
-fn place(tier: Tier) -> &'static str {
-    match tier {
-        Tier::Device => "device memory",
-        Tier::Host => "host memory",
-        Tier::Disk => "disk",
-    }
 }
 
 /// The work of a stream.

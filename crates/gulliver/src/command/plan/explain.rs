@@ -1,6 +1,6 @@
 //! `gulliver plan --explain`: why values are kept, recomputed or moved, with equal layers summed up in one line.
 
-use super::{place, time};
+use super::time;
 use crate::error::Error;
 use crate::planning::decided_as;
 use crate::units;
@@ -104,7 +104,7 @@ fn why(alike: &Alike, group: &Group) -> String {
         return match alike.residence {
             Tier::Device => "kept on the device: there is room".to_string(),
             residence => {
-                format!("in {} between steps, on the device only while it is used", place(residence))
+                format!("in {residence} between steps, on the device only while it is used")
             }
         };
     }
