@@ -1,6 +1,7 @@
 //! Graphs of operators: what is computed. Pure: no files, threads, clocks, prints or `unsafe`.
 #![forbid(unsafe_code)]
 
+pub mod array;
 pub mod autodiff;
 pub mod dim;
 pub mod dtype;

@@ -89,7 +89,7 @@ pub enum Error {
         dir: PathBuf,
         /// Their number.
         count: usize,
-        /// What is wrong with the newest.
+        /// The damage of the newest.
         first: Box<CheckpointError>,
     },
     /// Another process is working on the sweep.
@@ -115,7 +115,7 @@ pub enum Error {
     ForeignStudy {
         /// The study file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
 
@@ -124,7 +124,7 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
     /// Standard output cannot be written.
@@ -135,7 +135,7 @@ pub enum Error {
     Study {
         /// The study file.
         path: PathBuf,
-        /// What happened.
+        /// The cause.
         source: rusqlite::Error,
     },
     /// A checkpoint.
@@ -158,7 +158,7 @@ pub enum Error {
     Trial {
         /// The trial that was being trained.
         trial: u64,
-        /// What happened.
+        /// The cause.
         source: Box<Error>,
     },
     /// Training stopped by an error, after a checkpoint.
@@ -174,7 +174,7 @@ pub enum Error {
         steps: u64,
         /// The directory of the run.
         dir: PathBuf,
-        /// What to do to go on.
+        /// The command that continues the run.
         command: String,
     },
 

@@ -1,4 +1,4 @@
-//! What happens while a job is trained or a sweep runs, as data: one type for the terminal, the metric files, `--json`
+//! Events of planning, training and sweeps, as data: one type for the terminal, the metric files, `--json`
 //! and programs that use the library. Nothing here is printed or written.
 
 use gulliver_run::train::{Best, Notice};
@@ -23,7 +23,7 @@ pub type Metrics = BTreeMap<String, f64>;
 pub enum Event {
     /// The planner is at work; never a line of JSON.
     Planning {
-        /// What it does, in a few words.
+        /// The activity, in a few words.
         activity: &'static str,
         /// Rounds of its searches so far.
         rounds: u64,
@@ -43,7 +43,7 @@ pub enum Event {
         classes: Option<u64>,
         /// Their names in order; empty if they have none.
         class_names: Vec<String>,
-        /// What was left out and why, a line each.
+        /// Examples that were left out, with the reason, a line each.
         notes: Vec<String>,
     },
     /// The plan is made and the first step is next.
@@ -52,7 +52,7 @@ pub enum Event {
         job: String,
         /// Trainable numbers of the model.
         parameters: u64,
-        /// What was decided.
+        /// The plan in short.
         plan: PlanSummary,
         /// The last step already done: 0, or more in a resumed run.
         from_step: u64,
@@ -85,9 +85,9 @@ pub enum Event {
         /// Batches evaluated, and batches to evaluate, if the model is being evaluated.
         evaluated: Option<(u64, u64)>,
     },
-    /// What plans said against what was measured, where there is a budget.
+    /// Planned against measured quantities, if there is a budget.
     Compared {
-        /// What, as planned, as measured: over the whole run.
+        /// Quantity, planned value and measured value, over the whole run.
         rows: Vec<(String, String, String)>,
         /// The same by size of input.
         sizes: Vec<SizeSummary>,
@@ -96,7 +96,7 @@ pub enum Event {
     Eval {
         /// After this step.
         step: u64,
-        /// What was measured.
+        /// Name of the metric.
         #[serde(serialize_with = "numbers")]
         metrics: Metrics,
     },
@@ -176,7 +176,7 @@ pub enum Event {
     TrialStep {
         /// The trial.
         trial: u64,
-        /// Which of its repeats.
+        /// The repeat, counted from 0.
         repeat: u64,
         /// Steps done.
         step: u64,
@@ -191,11 +191,11 @@ pub enum Event {
     TrialEval {
         /// The trial.
         trial: u64,
-        /// Which of its repeats.
+        /// The repeat, counted from 0.
         repeat: u64,
         /// Steps done.
         step: u64,
-        /// What was measured.
+        /// Name of the metric.
         #[serde(serialize_with = "numbers")]
         metrics: Metrics,
     },
@@ -203,7 +203,7 @@ pub enum Event {
     Rung {
         /// The trial.
         trial: u64,
-        /// Which of its repeats.
+        /// The repeat, counted from 0.
         repeat: u64,
         /// The length of the rung.
         level: u64,

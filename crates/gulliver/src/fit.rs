@@ -26,7 +26,7 @@ pub struct DataFacts {
     pub longest: usize,
 }
 
-/// What there is to predict for an example.
+/// The target of an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Class,

@@ -15,7 +15,7 @@ const RUNS: usize = 1000;
 
 /// The steps of one run with the most frequent size of input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ran {
+pub struct RunRecord {
     /// Seconds since 1970.
     pub when: f64,
     /// The model.
@@ -53,7 +53,7 @@ pub fn name_of(profile: &MachineProfile) -> String {
 }
 
 /// Adds a run.
-pub fn add(path: &Path, ran: &Ran) -> io::Result<()> {
+pub fn add(path: &Path, ran: &RunRecord) -> io::Result<()> {
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         fs::create_dir_all(dir)?;
     }
@@ -70,12 +70,12 @@ pub fn add(path: &Path, ran: &Ran) -> io::Result<()> {
 }
 
 /// All runs in the file, oldest first; none without a file. Lines that cannot be read are left out.
-pub fn read(path: &Path) -> Result<Vec<Ran>, Error> {
+pub fn read(path: &Path) -> Result<Vec<RunRecord>, Error> {
     let text = match fs::read_to_string(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         text => text.map_err(|source| Error::File { path: path.to_path_buf(), source })?,
     };
-    let sound = |ran: &Ran| ran.seconds.iter().all(|seconds| seconds.is_finite() && *seconds > 0.0);
+    let sound = |ran: &RunRecord| ran.seconds.iter().all(|seconds| seconds.is_finite() && *seconds > 0.0);
     Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(sound).collect())
 }
 
@@ -84,12 +84,12 @@ mod tests {
     use super::*;
     use crate::test_dir::TestDir;
 
-    fn ran(model: &str, profile: Option<&str>, seconds: [f64; 2]) -> Ran {
+    fn ran(model: &str, profile: Option<&str>, seconds: [f64; 2]) -> RunRecord {
         let (strategy, profile) = ("alone".to_string(), profile.map(str::to_string));
         let (devices, threads, batch, steps) = (1, 2, 8, 20);
         let (when, peak, bytes) = (1e9, [7, 7], [0, 0]);
         let model = model.to_string();
-        Ran { when, model, strategy, devices, threads, batch, steps, profile, seconds, peak, bytes }
+        RunRecord { when, model, strategy, devices, threads, batch, steps, profile, seconds, peak, bytes }
     }
 
     #[test]

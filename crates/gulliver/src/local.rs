@@ -84,7 +84,7 @@ impl Default for LocalDevice {
 }
 
 impl LocalDevice {
-    /// What its plans are made for.
+    /// The requirements that its plans meet.
     pub fn options(&self) -> DeviceOptions {
         let kernels = self.kernels.clone();
         let scratch = move |graph: &Graph, node: &Node, sizes: &Bindings, threads: usize| {

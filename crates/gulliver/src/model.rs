@@ -57,13 +57,13 @@ pub fn weights_file(path: &Path) -> PathBuf {
     if path.is_dir() { path.join(WEIGHTS) } else { path.to_path_buf() }
 }
 
-/// What inputs and outputs mean according to a file of weights; none if it does not say.
+/// The meaning of inputs and outputs, as a file of weights states it; none if it does not.
 pub fn stored_mapping(path: &Path) -> Result<Option<Mapping>, Error> {
     let metadata = CheckpointFile::metadata_of(&weights_file(path))?;
     Ok(metadata.get(MAPPING).and_then(|text| serde_json::from_str(text).ok()))
 }
 
-/// What a model predicts.
+/// The kind of a model's predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Predicts {
     /// The class of an example: a probability for each.
@@ -107,9 +107,9 @@ pub struct ModelScores {
 pub struct Model {
     /// Its name and settings.
     pub stored: StoredModel,
-    /// What inputs and outputs mean.
+    /// The meaning of inputs and outputs.
     pub mapping: Mapping,
-    /// What it predicts.
+    /// The kind of its predictions.
     pub predicts: Predicts,
     path: PathBuf,
     options: LocalDevice,

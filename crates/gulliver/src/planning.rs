@@ -17,7 +17,7 @@ use gulliver_plan::devices::strategy::{Candidate, Strategy, Unable, ranking};
 use gulliver_plan::document::collectives::exchanged;
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::job::Purpose;
-use gulliver_plan::document::plan::{Choice, Plan};
+use gulliver_plan::document::plan::{Choice, Plan, Tier};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::outline::slice_of;
 use gulliver_plan::time::cost::MachineProfile;
@@ -72,8 +72,8 @@ pub struct PlannedDevice {
 pub struct PlanFigures {
     /// Sizes of the input it is for.
     pub sizes: BTreeMap<String, usize>,
-    /// By space: its bytes, and the most of them in use at once.
-    pub spaces: BTreeMap<String, [u64; 2]>,
+    /// By tier: its bytes, and the most of them in use at once.
+    pub spaces: BTreeMap<Tier, [u64; 2]>,
     /// Predicted times.
     pub timing: Timing,
     /// Number of values by what is decided about them.
@@ -159,7 +159,7 @@ impl PlanFigures {
         }
         PlanFigures {
             sizes: sizes.iter().map(|(symbol, size)| (symbol.to_string(), size)).collect(),
-            spaces: plan.spaces.iter().map(|space| (space.name.clone(), [space.bytes, space.live])).collect(),
+            spaces: plan.spaces.iter().map(|space| (space.tier, [space.bytes, space.live])).collect(),
             timing,
             decided,
         }
@@ -197,7 +197,7 @@ impl PlannedDevices {
     }
 }
 
-/// What is decided about a value, in words.
+/// The decision about a value, in words.
 pub fn decided_as(choice: Choice) -> &'static str {
     match choice {
         Choice::Keep => "kept",

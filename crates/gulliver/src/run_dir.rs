@@ -33,7 +33,7 @@ pub struct About {
     pub job_file: PathBuf,
     /// The model and all its settings.
     pub model: serde_json::Value,
-    /// What inputs and outputs mean.
+    /// The meaning of inputs and outputs.
     pub mapping: serde_json::Value,
 }
 

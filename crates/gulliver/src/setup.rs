@@ -43,7 +43,7 @@ use std::time::Duration;
 
 /// Ready to be planned: data opened, and a model that fits it.
 pub struct Prepared {
-    /// What it computes.
+    /// Its graphs.
     pub graphs: JobGraphs,
     /// Learning rate over time.
     pub schedule: LrSchedule,
@@ -55,7 +55,7 @@ pub struct Prepared {
     pub parameters: u64,
     /// Settings of the model that the data decided, for people to see.
     pub fitted: Vec<(String, ParamValue)>,
-    /// What the training data holds.
+    /// Facts about the training data.
     pub info: DataInfo,
 }
 
@@ -237,7 +237,7 @@ pub fn prepare(
     Ok(Prepared { graphs, schedule, sources, options, parameters, fitted, info })
 }
 
-/// What says which evaluation is the best must be measured.
+/// Checks that the job measures the metric that selects its best evaluation.
 fn check_best(job: &Job, metrics: &[String], evaluated: bool) -> Result<(), Error> {
     let TrainSection { best_by, early_stopping, .. } = &job.train;
     let known = metrics.contains(best_by);
@@ -259,7 +259,7 @@ fn minutes(minutes: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(60.0 * minutes).ok().filter(|time| !time.is_zero())
 }
 
-/// Where and how a job runs, if it has the machine for itself.
+/// The device of a job that has the machine to itself.
 pub fn session_options(
     job: &Job,
     largest: &Bindings,
@@ -284,7 +284,7 @@ pub fn session_options(
     }
 }
 
-/// What the devices of a job are linked by, if that is to hold bytes up.
+/// The topology between the devices of a job, if its links limit the speed.
 pub fn devices_linked(job: &Job) -> Option<Topology> {
     job.links.topology(&job.devices).ok().flatten()
 }
@@ -297,8 +297,8 @@ pub fn planned(graphs: &JobGraphs, device: &LocalDevice, thorough: bool) -> Resu
     }
 }
 
-/// Where and how each of several devices of a job runs; they share budgets of host memory and disk. Who has more
-/// threads is faster, as measured or else in proportion.
+/// The devices of a job, which share its budgets of host memory and disk. Speeds are those of the profile, or else in
+/// proportion to the threads of a device.
 fn device_options(session: &LocalDevice, job: &Job, machine: Option<&MachineProfile>) -> Vec<LocalDevice> {
     let share = |bytes: Option<u64>| bytes.map(|bytes| bytes / job.devices.count);
     let (host_memory, disk) = (share(session.host_memory), share(session.disk));
@@ -336,8 +336,8 @@ fn largest(graph: &Graph, sources: &Sources, longest: usize) -> Result<Bindings,
     Ok(sizes)
 }
 
-/// How fast links are: those of an ordinary machine, and a disk as it is found to be with nothing beside it.
-/// A disk that cannot be measured is noticed when it is used.
+/// Speeds of links: those of an ordinary machine, and of the disk as measured now. A disk that cannot be measured fails
+/// when it is used.
 pub fn measured_links(disk_dir: Option<&Path>) -> Links {
     const PROBED: usize = 32 << 20;
     let ordinary = Links::default();
@@ -347,12 +347,12 @@ pub fn measured_links(disk_dir: Option<&Path>) -> Links {
     }
 }
 
-/// What is left of a disk that was measured with nothing beside it.
+/// Speeds of a disk while kernels run, from those of the disk alone.
 fn beside_kernels(links: Links) -> Links {
     Links { disk_read: 0.7 * links.disk_read, disk_write: 0.7 * links.disk_write, ..links }
 }
 
-/// How fast this machine's kernels are, roughly: what a good kernel reaches of what is possible.
+/// Rough speeds of this machine's kernels: the usual share of the measured peak.
 pub fn measured(threads: usize) -> Rates {
     let team = Team::new(threads);
     let flops = 0.7 * roofline::multiply_adds(&team, 0.03);
@@ -383,7 +383,7 @@ fn check_partials(job: &Job, graph: &Graph) -> Result<(), Error> {
     Ok(())
 }
 
-/// What must be the same for a checkpoint to be continued.
+/// The settings that must be equal for a checkpoint to be continued.
 fn identity(job: &Job, settings: &[(String, ParamValue)], info: &DataInfo) -> BTreeMap<String, String> {
     let settings: BTreeMap<&str, String> =
         settings.iter().map(|(n, v)| (n.as_str(), v.to_string())).collect();

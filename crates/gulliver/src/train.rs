@@ -2,7 +2,7 @@
 //! Everything that happens is an [`Event`]; nothing is printed here.
 
 mod begin;
-mod remember;
+mod record;
 mod summary;
 
 use crate::error::Error;
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
-use summary::{compared, describe, finished, peaks};
+use summary::{compared, describe, finished, peaks, tier_names};
 
 /// Where and how a job is trained, beyond what the job itself says.
 #[derive(Clone, Debug, Default)]
@@ -145,7 +145,7 @@ pub fn train_with(
         let batch = sources.batch_ahead(begun.steps)?;
         let sizes = session.share(session.sizes(Purpose::Train, &batch)?)?;
         let made = session.plan(Purpose::Train, &sizes)?;
-        plan.peak_bytes = peaks(made.spaces.iter().map(|space| space.live));
+        plan.peak_bytes = peaks(session.device_name(), made.spaces.iter().map(|space| space.live));
         plan.description = describe(&made);
         first_plan = Some(made);
     }
@@ -163,8 +163,9 @@ pub fn train_with(
         tell(Event::Warning { message: format!("operator {name} has no fast kernel yet") });
     }
     let devices = &job.devices;
-    let budgets = [("cpu0", devices.memory), ("host", devices.host_memory), ("disk", devices.disk)];
-    plan.budget_bytes = budgets.into_iter().filter_map(|(name, b)| Some((name.to_string(), b?))).collect();
+    let budgets = [devices.memory, devices.host_memory, devices.disk];
+    let named = tier_names(session.device_name()).into_iter().zip(budgets);
+    plan.budget_bytes = named.filter_map(|(name, budget)| Some((name, budget?))).collect();
     let (steps, batch) = (settings.steps, job.train.batch);
     let mut metrics = MetricFiles::open(dir.path(), options.resume.then_some(begun.steps), now())
         .map_err(|source| Error::File { path: dir.path().to_path_buf(), source })?;
@@ -214,13 +215,13 @@ pub fn train_with(
         tell(compared(&done, session.memory()));
     }
     if let Some((planners, path)) = before.zip(history::default_path()) {
-        let ran = remember::ran(job, strategy, machine.as_ref(), planners, &done);
+        let ran = record::record(job, strategy, machine.as_ref(), planners, &done);
         // A failure of the history is no failure of the run.
         if let Err(e) = ran.map_or(Ok(()), |ran| history::add(&path, &ran)) {
             tell(Event::Warning { message: format!("not remembered in {}: {e}", path.display()) });
         }
     }
-    tell(finished(done, sources.train.info().class_names));
+    tell(finished(done, session.device_name(), sources.train.info().class_names));
     write_trace(options, &session)?;
     Ok(result)
 }

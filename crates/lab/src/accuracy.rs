@@ -2,7 +2,7 @@
 
 use crate::error::{LabError, json_line};
 use clap::Args;
-use gulliver::history::{Ran, default_path, read};
+use gulliver::history::{RunRecord, default_path, read};
 use gulliver::report::table::{Column, render};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -57,35 +57,38 @@ pub struct Standing {
 }
 
 /// By model, strategy, devices, and whether there was a profile.
-pub fn standings(all: &[Ran]) -> Vec<Standing> {
-    let mut groups: BTreeMap<(&str, &str, usize, bool), Vec<&Ran>> = BTreeMap::new();
+pub fn standings(all: &[RunRecord]) -> Vec<Standing> {
+    let mut groups: BTreeMap<(&str, &str, usize, bool), Vec<&RunRecord>> = BTreeMap::new();
     for ran in all {
         let key = (ran.model.as_str(), ran.strategy.as_str(), ran.devices, ran.profile.is_some());
         groups.entry(key).or_default().push(ran);
     }
-    let standing = |((model, strategy, devices, profile), runs): ((&str, &str, usize, bool), Vec<&Ran>)| {
-        let mean = |of: &dyn Fn(&Ran) -> f64| runs.iter().map(|ran| of(ran)).sum::<f64>() / runs.len() as f64;
-        Standing {
-            model: model.to_string(),
-            strategy: strategy.to_string(),
-            devices,
-            profile,
-            runs: runs.len(),
-            mean: mean(&of_run),
-            worst: runs.iter().map(|ran| of_run(ran)).fold(1.0, f64::min),
-            bias: mean(&|ran| ran.seconds[0] / ran.seconds[1] - 1.0),
-            exact: runs.iter().filter(|ran| exact(ran)).count(),
-        }
-    };
+    let standing =
+        |((model, strategy, devices, profile), runs): ((&str, &str, usize, bool), Vec<&RunRecord>)| {
+            let mean = |of: &dyn Fn(&RunRecord) -> f64| {
+                runs.iter().map(|ran| of(ran)).sum::<f64>() / runs.len() as f64
+            };
+            Standing {
+                model: model.to_string(),
+                strategy: strategy.to_string(),
+                devices,
+                profile,
+                runs: runs.len(),
+                mean: mean(&of_run),
+                worst: runs.iter().map(|ran| of_run(ran)).fold(1.0, f64::min),
+                bias: mean(&|ran| ran.seconds[0] / ran.seconds[1] - 1.0),
+                exact: runs.iter().filter(|ran| exact(ran)).count(),
+            }
+        };
     groups.into_iter().map(standing).collect()
 }
 
-fn of_run(ran: &Ran) -> f64 {
+fn of_run(ran: &RunRecord) -> f64 {
     accuracy(ran.seconds[0], ran.seconds[1])
 }
 
 /// Whether peak and bytes were as planned.
-fn exact(ran: &Ran) -> bool {
+fn exact(ran: &RunRecord) -> bool {
     ran.peak[0] == ran.peak[1] && ran.bytes[0] == ran.bytes[1]
 }
 
@@ -125,12 +128,12 @@ fn table(found: &[Standing]) -> String {
 mod tests {
     use super::*;
 
-    fn ran(model: &str, profile: Option<&str>, seconds: [f64; 2]) -> Ran {
+    fn ran(model: &str, profile: Option<&str>, seconds: [f64; 2]) -> RunRecord {
         let (strategy, profile) = ("alone".to_string(), profile.map(str::to_string));
         let (devices, threads, batch, steps) = (1, 2, 8, 20);
         let (when, peak, bytes) = (1e9, [7, 7], [0, 0]);
         let model = model.to_string();
-        Ran { when, model, strategy, devices, threads, batch, steps, profile, seconds, peak, bytes }
+        RunRecord { when, model, strategy, devices, threads, batch, steps, profile, seconds, peak, bytes }
     }
 
     #[test]

@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 pub mod accuracy;
-pub mod array;
 pub mod bench;
 pub mod check;
 pub mod comparator;

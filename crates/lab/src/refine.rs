@@ -2,7 +2,7 @@
 
 use crate::error::{LabError, json_line};
 use clap::Args;
-use gulliver::history::{self, Ran, name_of};
+use gulliver::history::{self, RunRecord, name_of};
 use gulliver::machine;
 use gulliver::report::table::{self, Column};
 use gulliver_plan::time::cost::{Curves, MachineProfile};
@@ -81,7 +81,7 @@ pub struct Correction {
 const EVIDENCE: (usize, u64, f64) = (3, 10, 0.02);
 
 /// What the runs that this very profile predicted say against it.
-pub fn corrections(profile: &MachineProfile, all: &[Ran]) -> Vec<Correction> {
+pub fn corrections(profile: &MachineProfile, all: &[RunRecord]) -> Vec<Correction> {
     let (least, steps, share) = EVIDENCE;
     let name = name_of(profile);
     let mut ways: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
@@ -128,12 +128,12 @@ mod tests {
     use gulliver_plan::document::links::Links;
     use gulliver_plan::time::cost::{CurvePoint, Rates};
 
-    fn ran(model: &str, profile: Option<&str>, seconds: [f64; 2]) -> Ran {
+    fn ran(model: &str, profile: Option<&str>, seconds: [f64; 2]) -> RunRecord {
         let (strategy, profile) = ("alone".to_string(), profile.map(str::to_string));
         let (devices, threads, batch, steps) = (1, 2, 8, 20);
         let (when, peak, bytes) = (1e9, [7, 7], [0, 0]);
         let model = model.to_string();
-        Ran { when, model, strategy, devices, threads, batch, steps, profile, seconds, peak, bytes }
+        RunRecord { when, model, strategy, devices, threads, batch, steps, profile, seconds, peak, bytes }
     }
 
     fn profile() -> MachineProfile {

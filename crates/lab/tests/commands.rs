@@ -1,6 +1,6 @@
 //! `lab bench`, `check`, `accuracy` and `refine` from the outside.
 
-use gulliver::history::{self, Ran};
+use gulliver::history::{self, RunRecord};
 use gulliver::machine;
 use gulliver_graph::work::Load;
 use gulliver_plan::document::links::Links;
@@ -96,7 +96,7 @@ fn profile() -> MachineProfile {
 }
 
 fn add(runs: &Path, profile: &str) {
-    let ran = Ran {
+    let ran = RunRecord {
         when: 1e9,
         model: "gpt".into(),
         strategy: "alone".into(),

@@ -62,8 +62,8 @@ impl Session {
         Session::start(job, devices, peers, &[seed], false)
     }
 
-    /// A session of an array on one device: the values of its graphs have a first dimension of members, one for each
-    /// seed.
+    /// A session of an array on one device, whose graphs have an [array axis](gulliver_graph::array): one member for
+    /// each seed.
     pub fn array(job: JobPlan, device: Box<dyn Device>, seeds: &[u64]) -> Result<Session, SessionError> {
         Session::start(job, vec![device], Arc::new(LocalGroup::new(1, false)), seeds, true)
     }
@@ -145,6 +145,11 @@ impl Session {
     /// Peak bytes of device memory.
     pub fn peak(&self) -> u64 {
         self.peak_of(Tier::Device)
+    }
+
+    /// Name of the first device.
+    pub fn device_name(&self) -> &str {
+        self.ranks[0].device_name()
     }
 
     /// Peak bytes of a tier, on the device with the highest peak.

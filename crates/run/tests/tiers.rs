@@ -293,9 +293,9 @@ fn plans_that_do_not_fit_are_refused() {
     let mut cpu = Cpu::new(options(&dir.0, None)).unwrap();
     for tier in TIERS {
         let refused = cpu.load(&Arc::new(graph.clone()), &Arc::new(plan.clone())).err();
-        let Some(RunError::Space { space, needed, available: 0 }) = refused else { panic!("{tier:?}") };
+        let Some(RunError::Space { tier: full, needed, available: 0 }) = refused else { panic!("{tier:?}") };
         let expected = &plan.spaces[tier as usize];
-        assert_eq!((space, needed), (expected.name.clone(), expected.bytes));
+        assert_eq!((full, needed), (tier, expected.bytes));
         cpu.grow(tier, expected.bytes).unwrap();
     }
     assert!(cpu.load(&Arc::new(graph.clone()), &Arc::new(plan.clone())).is_ok());

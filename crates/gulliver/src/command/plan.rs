@@ -20,7 +20,7 @@ use explain::explain;
 use gulliver_graph::graph::Graph;
 use gulliver_plan::devices::strategy::AUTO;
 use gulliver_plan::document::ledger::Ledger;
-use gulliver_plan::document::plan::{Act, Plan, PlanStream, STREAMS, Tier};
+use gulliver_plan::document::plan::{Act, Plan, PlanStream, STREAMS};
 use passes::passes;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -69,7 +69,7 @@ pub fn run(arguments: &PlanArguments) -> Result<(), Error> {
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
 }
 
-/// What the command prints.
+/// The output of the command.
 fn text(
     arguments: &PlanArguments,
     job: &Job,
@@ -134,7 +134,7 @@ fn links(moved: &Ledger) -> String {
     if some.is_empty() { "nothing".into() } else { some.join(", ") }
 }
 
-/// What each pass did, the largest values at the peak, and transfers.
+/// The passes, the largest values at the peak, and transfers.
 fn table(planned: &PlannedDevice) -> String {
     let PlannedDevice { graph, plan, figures, budget, .. } = planned;
     let mut text = passes(&plan.passes);
@@ -152,7 +152,7 @@ fn table(planned: &PlannedDevice) -> String {
         let _ = writeln!(text, "  {:<48} {:>11}", name, units::bytes(buffer.bytes));
     }
     for space in plan.spaces.iter().skip(1).filter(|space| space.bytes > 0) {
-        let _ = writeln!(text, "{} {}", place(space.tier), units::bytes(space.bytes));
+        let _ = writeln!(text, "{} {}", space.tier, units::bytes(space.bytes));
     }
     let _ = writeln!(text, "a step moves {}", links(&Ledger::of(plan)));
     let busy = |stream: PlanStream| figures.timing.busy[stream as usize];
@@ -166,16 +166,7 @@ fn table(planned: &PlannedDevice) -> String {
     text
 }
 
-/// The kind of memory of a tier.
-fn place(tier: Tier) -> &'static str {
-    match tier {
-        Tier::Device => "device memory",
-        Tier::Host => "host memory",
-        Tier::Disk => "disk",
-    }
-}
-
-/// What a stream does.
+/// The work of a stream.
 fn doing(stream: PlanStream) -> &'static str {
     match stream {
         PlanStream::Compute => "computing",

@@ -1,4 +1,4 @@
-//! What `gulliver plan` says of several devices: how strategies rank, what each device does when, its peak, and
+//! The output of `gulliver plan` for several devices: how strategies rank, what each device does when, its peak, and
 //! the bytes over every link.
 
 use crate::error::Error;
@@ -60,7 +60,7 @@ pub fn ranking_table(able: &[Candidate], unable: &[(&'static str, JobPlanError)]
     text
 }
 
-/// What each device does when, its peak, and bytes over links.
+/// The timeline and peak of each device, and bytes over links.
 pub fn devices_table(candidate: &Candidate) -> String {
     let together = &candidate.prediction.together;
     let mut text =

@@ -35,7 +35,7 @@ pub struct TrainArguments {
     /// Do not add this run to the history of predicted and measured times.
     #[arg(long)]
     no_history: bool,
-    /// What to do when a loss is not finite.
+    /// Reaction to a loss that is not finite.
     #[arg(long, value_name = "stop|skip")]
     on_nan: Option<String>,
     /// Write a trace of the last step, for Chrome or Perfetto.
@@ -97,7 +97,7 @@ fn run_with(arguments: &TrainArguments, reporter: &mut TerminalReporter) -> Resu
     }
 }
 
-/// What to type to go on with a run: what was typed, with its directory, and asking to go on.
+/// The command that resumes a run: the one that was typed, with `--out` and `--resume`.
 fn resume_command(typed: impl IntoIterator<Item = String>, dir: &Path) -> String {
     let mut words: Vec<String> = typed.into_iter().filter(|word| word != "--resume").collect();
     if !words.iter().any(|word| word == "--out" || word.starts_with("--out=")) {

@@ -1,4 +1,4 @@
-//! What a user can do when a job does not fit: how little memory would be enough, what takes most of it, and the
+//! Advice when a job does not fit: how little memory would be enough, what takes most of it, and the
 //! cheapest change of the job.
 
 use crate::units;
@@ -43,7 +43,7 @@ pub struct Advice {
 }
 
 impl Advice {
-    /// What is known when a plan for one of several devices fails: nothing but that.
+    /// Advice for one of several devices: the plan failed, and nothing more is known.
     pub fn bare(needed: u64, proven: bool, budget: u64, holders: Holders) -> Advice {
         let needed = if proven { Needed::AtLeast(needed) } else { Needed::Tried(needed) };
         Advice { budget, needed, holders, change: None }

@@ -1,4 +1,4 @@
-//! What is wrong with a job, and exactly where: file and line, or the flag that said so.
+//! Errors of a job file, with the exact place: file and line, or the flag that said so.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub struct JobError {
     pub origin: FieldOrigin,
     /// The dotted field, such as `train.batch`; empty if there is none to name.
     pub field: String,
-    /// What is wrong and what is allowed.
+    /// The problem, and the values that are allowed.
     pub problem: String,
 }
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// `[data]`: where examples come from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataSection {
-    /// What to open; paths are absolute and the seed is that of `[train]`.
+    /// The data to open; paths are absolute and the seed is that of `[train]`.
     pub options: DataOptions,
     /// Whether the examples of a batch are of similar length.
     pub buckets: bool,

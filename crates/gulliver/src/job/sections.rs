@@ -89,7 +89,7 @@ pub struct TrainSection {
     pub clip_norm: Option<f64>,
     /// Limit of every element of the gradient.
     pub clip_value: Option<f64>,
-    /// What to do when a loss is not finite.
+    /// Reaction to a loss that is not finite.
     pub on_nan: OnNan,
     /// The samples that batch statistics are over.
     pub norm_group: NormGroup,

@@ -13,7 +13,7 @@ use std::path::Path;
 /// Examples that are predicted at once, unless told otherwise.
 const BATCH: usize = 64;
 
-/// What the model says of one example.
+/// The prediction for one example.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
     /// The name of the example: its file, row or line.
@@ -32,7 +32,7 @@ impl Prediction {
 }
 
 impl Model {
-    /// What the model says of every example of some files.
+    /// Predictions for every example of some files.
     pub fn predict<P: AsRef<Path>>(&mut self, files: &[P]) -> Result<Vec<Prediction>, Error> {
         let inputs = self.open_inputs(files)?;
         let mut all = Vec::new();
@@ -65,7 +65,7 @@ impl Model {
         Ok(true)
     }
 
-    /// What the model says of examples in memory: their numbers as files have them (pixels from 0 to 1), one example
+    /// Predictions for examples in memory: their numbers as files have them (pixels from 0 to 1), one example
     /// after the other. Each has as many numbers as an example of the training data.
     pub fn predict_values(&mut self, values: &[f32]) -> Result<Vec<Prediction>, Error> {
         self.check_predicts()?;

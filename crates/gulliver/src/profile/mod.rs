@@ -50,7 +50,7 @@ pub enum ProfileError {
     Graph {
         /// Its name.
         model: &'static str,
-        /// What is wrong.
+        /// The cause.
         source: GraphError,
     },
     /// A network cannot be run.

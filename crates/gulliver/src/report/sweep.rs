@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Trials shown while others are trained.
 const LIVE: usize = 5;
 
-/// What is known of a sweep from its events.
+/// The state of a sweep, gathered from its events.
 pub struct SweepView {
     metric: String,
     /// Whether a lower metric is better.

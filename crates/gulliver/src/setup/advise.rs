@@ -55,7 +55,7 @@ fn promising(graphs: &JobGraphs, options: &LocalDevice, budget: u64) -> Result<O
             Err(_) => continue,
         };
         match planner.bound(&sizes) {
-            // What is found usually needs little more than the bound.
+            // Plans usually need little more than the bound.
             Ok(bound) if bound.bytes <= budget / 8 * 7 => return Ok(Some(change.proposal(false))),
             Err(PlanError::Interrupted) => return Err(PlanError::Interrupted),
             _ => {}

@@ -59,7 +59,7 @@ const MOST_TRIALS: usize = 100_000;
 /// Trials drawn to find fields that are wrong whatever their value.
 const PROBES: u64 = 32;
 
-/// Which values of the metric are better.
+/// Whether a small or a large metric is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// Lower ones.

@@ -35,7 +35,7 @@ pub fn check_metric(sweep: &Sweep) -> Result<(), JobError> {
     problem.map_or(Ok(()), |problem| Err(sweep.metric_error(problem)))
 }
 
-/// What is wrong with a metric of a job that reports `names`.
+/// The error for a metric that a job with metrics `names` does not report.
 fn metric_problem(metric: &str, names: &[String]) -> Option<String> {
     if names.iter().any(|name| name == metric) {
         return None;

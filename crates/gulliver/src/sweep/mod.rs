@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use store::{StudyStore, TrialState};
 
-/// What a sweep came to.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SweepResult {
     /// Trials that need no more training.

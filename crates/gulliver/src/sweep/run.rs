@@ -40,7 +40,7 @@ pub struct TrialRung {
 pub enum RungNews<'n> {
     /// A step was done.
     Step {
-        /// Which rung.
+        /// The rung.
         rung: usize,
         /// Steps done in all.
         step: u64,
@@ -49,7 +49,7 @@ pub enum RungNews<'n> {
     },
     /// An evaluation before the end of the rung.
     Evaluated {
-        /// Which rung.
+        /// The rung.
         rung: usize,
         /// Steps done in all.
         step: u64,
@@ -58,7 +58,7 @@ pub enum RungNews<'n> {
     },
     /// The rung is over. If it is done, a checkpoint of its last step is in the rung's directory.
     Ended {
-        /// Which rung.
+        /// The rung.
         rung: usize,
         /// How.
         outcome: RungOutcome,

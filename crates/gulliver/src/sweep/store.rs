@@ -25,7 +25,7 @@ const NOW: &str = "strftime('%Y-%m-%d %H:%M:%f', 'now', 'localtime') || '000'";
 pub struct RungId {
     /// The trial.
     pub trial: u64,
-    /// Which of its repeats.
+    /// The repeat, counted from 0.
     pub repeat: u64,
     /// The rung, by its length.
     pub level: u64,
@@ -96,11 +96,11 @@ impl TrialRecord {
 pub struct StoredEvaluation {
     /// The trial.
     pub trial: u64,
-    /// Which of its repeats.
+    /// The repeat, counted from 0.
     pub repeat: u64,
     /// Steps done.
     pub step: u64,
-    /// What was measured.
+    /// Name of the metric.
     pub metric: String,
     /// Its value.
     pub value: f64,

@@ -3,7 +3,7 @@
 use crate::event::{Event, PlanUse, SizeSummary};
 use crate::units;
 use gulliver_plan::document::job::Purpose;
-use gulliver_plan::document::plan::{Act, Choice, Plan};
+use gulliver_plan::document::plan::{Act, Choice, Plan, TIERS};
 use gulliver_run::collector::{Amounts, Record, total};
 use gulliver_run::host::resident;
 use gulliver_run::session::Reuse;
@@ -11,10 +11,14 @@ use gulliver_run::train::Done;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// Names of the tiers of a device.
+pub fn tier_names(device: &str) -> [String; TIERS.len()] {
+    [device, "host", "disk"].map(String::from)
+}
+
 /// Bytes by name of the tier, for tiers that are used.
-pub fn peaks(bytes: impl IntoIterator<Item = u64>) -> BTreeMap<String, u64> {
-    let named = ["cpu0", "host", "disk"].into_iter().zip(bytes);
-    named.filter(|(_, bytes)| *bytes > 0).map(|(name, bytes)| (name.to_string(), bytes)).collect()
+pub fn peaks(device: &str, bytes: impl IntoIterator<Item = u64>) -> BTreeMap<String, u64> {
+    tier_names(device).into_iter().zip(bytes).filter(|(_, bytes)| *bytes > 0).collect()
 }
 
 /// A plan in a few words.
@@ -70,7 +74,8 @@ fn summary(record: &Record) -> SizeSummary {
 }
 
 /// The end of a run.
-pub fn finished(done: Done, classes: Vec<String>) -> Event {
+pub fn finished(done: Done, device: &str, classes: Vec<String>) -> Event {
+    let kind = device.trim_end_matches(|c: char| c.is_ascii_digit());
     let Reuse { hits, misses, dropped, seconds } = done.plans;
     Event::Done {
         steps: done.steps,
@@ -79,13 +84,13 @@ pub fn finished(done: Done, classes: Vec<String>) -> Event {
         best: done.best,
         stopped_early: done.early,
         samples_per_second: done.samples_per_second,
-        peak_bytes: peaks(done.peaks),
+        peak_bytes: peaks(device, done.peaks),
         link_bytes: BTreeMap::from([
-            ("host-cpu0".to_string(), done.ledger.to_device),
-            ("cpu0-host".to_string(), done.ledger.to_host),
-            ("disk-cpu0".to_string(), done.ledger.disk_read),
-            ("cpu0-disk".to_string(), done.ledger.disk_written),
-            ("cpu-cpu".to_string(), done.ledger.from_peers),
+            (format!("host-{device}"), done.ledger.to_device),
+            (format!("{device}-host"), done.ledger.to_host),
+            (format!("disk-{device}"), done.ledger.disk_read),
+            (format!("{device}-disk"), done.ledger.disk_written),
+            (format!("{kind}-{kind}"), done.ledger.from_peers),
         ]),
         plans: PlanUse { hits, misses, dropped, seconds },
         alarms: done.alarms,

@@ -194,7 +194,7 @@ fn plans_are_tables_and_documents() {
     }
     let json = place.run(&["plan", "job.toml", "--memory", "400kB", "--json"]);
     let document: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
-    assert!(document["summary"]["spaces"]["cpu0"][0].as_u64().unwrap() <= 400_000);
+    assert!(document["summary"]["spaces"]["device"][0].as_u64().unwrap() <= 400_000);
     let plan: gulliver_plan::document::plan::Plan = serde_json::from_value(document["plan"].clone()).unwrap();
     assert!(!plan.decisions.is_empty() && plan.steps.iter().any(|step| !step.after.is_empty()));
 

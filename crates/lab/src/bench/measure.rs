@@ -1,11 +1,11 @@
 //! Trains one workload on one fixed batch and measures it: as the peer's program does, two steps to
 //! warm up and then as many as fit the time.
 
-use crate::array::fuse;
 use crate::bench::parts::{self, BudgetParts};
 use crate::error::LabError;
 use crate::workload::{BenchWorkload, step_flops};
 use gulliver::local::{LocalDevice, LocalError, device_set, planner, session, together};
+use gulliver_graph::array::fuse;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use gulliver_graph::model::param::ParamValue;

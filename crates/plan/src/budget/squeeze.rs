@@ -216,7 +216,7 @@ fn try_ways(
             for (place, space) in spaces[1..].iter().enumerate() {
                 let over = space.bytes.saturating_sub(beside[place]);
                 if over > 0 {
-                    let (tier, needed) = (space.name.clone(), space.bytes);
+                    let (tier, needed) = (space.tier, space.bytes);
                     missed.full = Some(PlanError::TierFull { tier, needed, budget: beside[place] });
                     room[place] = room[place].saturating_sub(over.max(64));
                 }

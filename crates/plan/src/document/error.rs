@@ -1,5 +1,6 @@
 //! Why there is no plan, told to the person who must change the job or the machine.
 
+use super::plan::Tier;
 use gulliver_graph::dim::DimError;
 use std::fmt;
 
@@ -58,7 +59,7 @@ pub enum PlanError {
     )]
     TierFull {
         /// Which.
-        tier: String,
+        tier: Tier,
         /// Bytes needed.
         needed: u64,
         /// Bytes allowed.

@@ -9,6 +9,7 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{NodeId, Value};
 use gulliver_graph::role::{OutputRole, OutputScope};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// A buffer of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -24,6 +25,16 @@ pub enum Tier {
     Host,
     /// A file.
     Disk,
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Tier::Device => "device memory",
+            Tier::Host => "host memory",
+            Tier::Disk => "disk",
+        })
+    }
 }
 
 impl Tier {
@@ -170,9 +181,7 @@ pub enum Act {
 /// A stretch of memory as the plan sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Space {
-    /// Its name.
-    pub name: String,
-    /// Of which kind.
+    /// Its kind.
     pub tier: Tier,
     /// Its size; the executor allocates exactly this.
     pub bytes: u64,

@@ -162,7 +162,7 @@ impl Checker<'_> {
         for (i, b) in self.plan.buffers.iter().enumerate() {
             let space = self.plan.spaces.get(b.space as usize).ok_or(format!("buffer {i} is in no space"))?;
             if b.offset.checked_add(b.bytes).is_none_or(|end| end > space.bytes) {
-                return Err(format!("buffer {i} ends beyond {}", space.name));
+                return Err(format!("buffer {i} ends beyond {}", space.tier));
             }
         }
         for input in &self.plan.inputs {
@@ -424,7 +424,7 @@ impl Checker<'_> {
         }
         for (space, (_, most)) in self.plan.spaces.iter().zip(&self.used) {
             if space.live != *most {
-                return Err(format!("{} uses {most} bytes at once, not {}", space.name, space.live));
+                return Err(format!("{} uses {most} bytes at once, not {}", space.tier, space.live));
             }
         }
         for GraphOutput { name, role, scope, value } in &self.graph.outputs {

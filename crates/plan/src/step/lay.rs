@@ -184,13 +184,7 @@ fn sorted(
 
 /// The spaces of a plan for one device.
 fn spaces(bytes: [u64; TIERS.len()]) -> Vec<Space> {
-    let name = |tier| match tier {
-        Tier::Device => "cpu0",
-        Tier::Host => "host",
-        Tier::Disk => "disk",
-    };
-    let space = |tier| Space { name: String::from(name(tier)), tier, bytes: bytes[tier as usize], live: 0 };
-    TIERS.map(space).into()
+    TIERS.map(|tier| Space { tier, bytes: bytes[tier as usize], live: 0 }).into()
 }
 
 /// The largest buffers in use when most bytes are.

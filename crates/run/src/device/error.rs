@@ -5,6 +5,7 @@ use super::cpu::memory::OutOfMemory;
 use crate::lower::KernelError;
 use crate::team::NoThread;
 use gulliver_graph::dim::DimError;
+use gulliver_plan::document::plan::Tier;
 
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -34,10 +35,10 @@ pub enum RunError {
         got: String,
     },
     /// The plan needs more than there is.
-    #[error("the plan needs {needed} bytes of {space}, which has {available}")]
+    #[error("the plan needs {needed} bytes of {tier}, which has {available}")]
     Space {
-        /// The space.
-        space: String,
+        /// The tier that is too small.
+        tier: Tier,
         /// Bytes of the plan.
         needed: u64,
         /// Bytes that are there.

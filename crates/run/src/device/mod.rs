@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// A device that runs plans. It obeys verified plans to the letter and decides nothing.
 pub trait Device: Send {
+    /// Its name for people: its kind and number, such as `cpu0`.
+    fn name(&self) -> &str;
+
     /// Number of host threads that it keeps busy while it computes.
     fn host_threads(&self) -> usize;
 

@@ -111,6 +111,11 @@ impl RankSession {
         self.programs.reuse
     }
 
+    /// Name of the device.
+    pub fn device_name(&self) -> &str {
+        self.device.name()
+    }
+
     /// Peak bytes of a tier.
     pub fn peak_of(&self, tier: Tier) -> u64 {
         self.device.peaks()[tier as usize]
@@ -183,8 +188,7 @@ impl RankSession {
             }
             let limit = self.plan.limits.of(tier);
             if let Some(available) = limit.filter(|&limit| needed > limit) {
-                let space = format!("{tier:?} memory").to_lowercase();
-                return Err(RunError::Space { space, needed, available });
+                return Err(RunError::Space { tier, needed, available });
             }
             if tier != Tier::Disk {
                 self.programs.clear();

@@ -169,6 +169,10 @@ impl CheckDevice {
 }
 
 impl Device for CheckDevice {
+    fn name(&self) -> &str {
+        "check0"
+    }
+
     fn host_threads(&self) -> usize {
         1
     }

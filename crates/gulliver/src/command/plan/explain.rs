@@ -1,6 +1,6 @@
 //! `gulliver plan --explain`: why values are kept, recomputed or moved, with equal layers summed up in one line.
 
-use super::{place, time};
+use super::time;
 use crate::error::Error;
 use crate::planning::decided_as;
 use crate::units;
@@ -9,7 +9,7 @@ use gulliver_plan::document::plan::{Choice, Decision, Plan, Tier};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// What values have in common that are explained in one line.
+/// The key by which values are explained in one line.
 #[derive(PartialEq)]
 struct Alike {
     /// The name before the number of the layer, and after it.
@@ -21,7 +21,7 @@ struct Alike {
     residence: Tier,
 }
 
-/// What is done with values of one name in all layers.
+/// Decisions about the values of one name in all layers.
 #[derive(Default)]
 struct Group {
     /// Numbers of the layers, in order; empty for a name without a number.
@@ -97,14 +97,14 @@ pub fn explain(graph: &Graph, plan: &Plan, part: &str) -> Result<String, Error> 
     Ok(text)
 }
 
-/// What is done with the values of a group, and at what price.
+/// The decision about the values of a group, and its cost.
 fn why(alike: &Alike, group: &Group) -> String {
     let choice = alike.choice;
     if choice == Choice::Keep {
         return match alike.residence {
             Tier::Device => "kept on the device: there is room".to_string(),
             residence => {
-                format!("in {} between steps, on the device only while it is used", place(residence))
+                format!("in {residence} between steps, on the device only while it is used")
             }
         };
     }

@@ -21,7 +21,7 @@ pub fn passes(passes: &[PlanPass]) -> String {
     text
 }
 
-/// What held before a pass.
+/// The state before a pass.
 #[derive(Default)]
 struct Before {
     /// Bytes in use at once.
@@ -30,7 +30,7 @@ struct Before {
     unmoved: f64,
 }
 
-/// What a pass changed.
+/// The changes of a pass, in words.
 fn words(change: &PassChange, seconds: f64, before: &Before) -> String {
     let waits = || format!("the step waits {} for it", time(seconds - before.unmoved));
     match change {

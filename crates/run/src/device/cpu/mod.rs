@@ -29,6 +29,7 @@ use tiers::Tiers;
 
 /// A group of threads with memory of its own, host memory and a disk tier.
 pub struct Cpu {
+    name: String,
     team: Team,
     // Declared before the memory that they use, so that they are dropped first.
     streams: Streams,
@@ -49,7 +50,7 @@ pub struct Cpu {
 /// Options of a CPU device.
 #[derive(Clone, Debug)]
 pub struct CpuOptions {
-    /// Its name in errors.
+    /// Its name for people.
     pub name: String,
     /// Its threads.
     pub threads: usize,
@@ -84,6 +85,7 @@ impl Cpu {
             team: Team::started(threads)?,
             streams: Streams::new(port, threads > cores()),
             tiers: Tiers::new(&name, dir)?,
+            name,
             kernels,
             throttle,
             peers: None,
@@ -196,6 +198,10 @@ impl Cpu {
 }
 
 impl Device for Cpu {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
     fn host_threads(&self) -> usize {
         self.team.threads()
     }

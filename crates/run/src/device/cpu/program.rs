@@ -97,7 +97,7 @@ impl Program {
         for space in &plan.spaces {
             let (needed, available) = (space.bytes, tiers.bytes(space.tier));
             if needed > available {
-                return Err(RunError::Space { space: space.name.clone(), needed, available });
+                return Err(RunError::Space { tier: space.tier, needed, available });
             }
         }
         let (sizes, kinds) = (plan.bindings(), Kinds::of(graph));

@@ -1,6 +1,7 @@
 //! Fusion of jobs whose graphs differ in places, on the reference kernels: every value of every member is
 //! where it is said to be, and is what it is alone.
 
+use gulliver_graph::array::{Fused, fuse, fuse_partly};
 use gulliver_graph::autodiff::differentiate;
 use gulliver_graph::dim::{Bindings, Dim};
 use gulliver_graph::dtype::DType;
@@ -16,7 +17,6 @@ use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::role::OutputRole;
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};
-use gulliver_lab::array::{Fused, fuse, fuse_partly};
 
 fn adam() -> Optimizer {
     Optimizer::new("adam", &[]).unwrap()
@@ -58,7 +58,7 @@ fn compare(graphs: &[&Graph], apart: bool) -> Fused {
     let bits = |data: &[f64]| data.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     for (member, graph) in graphs.iter().enumerate() {
         let alone = interpret(graph, &sizes, |v, shape| input(graph, v, member, shape)).unwrap();
-        let check = |what: &str, own: &Tensor, place: gulliver_lab::array::MemberPlace| {
+        let check = |what: &str, own: &Tensor, place: gulliver_graph::array::MemberPlace| {
             let found =
                 &together[place.value.index()].data[place.row.unwrap_or(0) * own.len()..][..own.len()];
             assert_eq!(bits(found), bits(&own.data), "{what} of member {member}\n{}", fused.graph);
@@ -75,7 +75,7 @@ fn compare(graphs: &[&Graph], apart: bool) -> Fused {
             check(
                 "a carry",
                 &alone[next.index()],
-                gulliver_lab::array::MemberPlace { value: *to, ..residence },
+                gulliver_graph::array::MemberPlace { value: *to, ..residence },
             );
         }
     }

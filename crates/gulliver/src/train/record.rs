@@ -1,6 +1,6 @@
-//! What a finished run has to say about predictions.
+//! The record of a finished run: its predicted and measured steps.
 
-use crate::history::{Ran, name_of};
+use crate::history::{RunRecord, name_of};
 use crate::job::Job;
 use crate::setup::threads;
 use gulliver_plan::devices::planner::Planner;
@@ -13,19 +13,19 @@ use gulliver_run::train::Done;
 
 /// Predicted against measured, for inputs of the size that was met most often; none if fewer than two steps were,
 /// as the first touches memory that nobody has touched. The planners are those of the run, before it.
-pub fn ran(
+pub fn record(
     job: &Job,
     strategy: &'static str,
     machine: Option<&MachineProfile>,
     mut planners: Vec<Planner>,
     done: &Done,
-) -> Option<Ran> {
+) -> Option<RunRecord> {
     let trained = done.sizes.iter().filter(|record| record.purpose == Purpose::Train);
     let record = trained.max_by_key(|record| record.runs).filter(|record| record.runs > 1)?;
     let foreseen = predict(&side_by_side, &mut planners, &record.sizes).ok()?;
     let Record { runs, planned, measured, first, .. } = record;
     let each = (measured.seconds - first) / (runs - 1) as f64;
-    Some(Ran {
+    Some(RunRecord {
         when: super::now(),
         model: job.model.name.clone(),
         strategy: strategy.to_string(),

@@ -2,7 +2,7 @@
 //! a value of their own: the choice that needs fewest copies in a step.
 
 use super::matching::{Matched, MatchedSource};
-use gulliver_graph::graph::{Phase, Role};
+use crate::graph::{Phase, Role};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Members that share a value, in ascending order.

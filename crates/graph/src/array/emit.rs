@@ -5,13 +5,11 @@ use super::copies::Copies;
 use super::matching::{Matched, MatchedSource};
 use super::residences::MemberSet;
 use super::{Fused, MemberPlace, Report, about, own};
-use gulliver_graph::dim::Dim;
-use gulliver_graph::graph::op::array::Array;
-use gulliver_graph::graph::{
-    GraphError, GraphOutput, Node, ObjectivePhase, Origin, Phase, Role, Value, ValueInfo,
-};
-use gulliver_graph::rewrite::Rewriter;
-use gulliver_graph::role::DataRole;
+use crate::dim::Dim;
+use crate::graph::op::array::Array;
+use crate::graph::{GraphError, GraphOutput, Node, ObjectivePhase, Origin, Phase, Role, Value, ValueInfo};
+use crate::rewrite::Rewriter;
+use crate::role::DataRole;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Values of members, each with its owner.

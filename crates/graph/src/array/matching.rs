@@ -8,8 +8,8 @@
 //! those of other names.
 
 use super::{Apart, about};
-use gulliver_graph::graph::op::Op;
-use gulliver_graph::graph::{Graph, GraphError, Node, NodeId, Origin, Phase, Role, Type, Value};
+use crate::graph::op::Op;
+use crate::graph::{Graph, GraphError, Node, NodeId, Origin, Phase, Role, Type, Value};
 use std::collections::{HashMap, HashSet};
 use std::mem::discriminant;
 

@@ -2,16 +2,14 @@
 //! computed together.
 
 mod jobs;
-#[path = "../../run/tests/nets/mod.rs"]
 mod nets;
-#[path = "../../run/tests/small_models/mod.rs"]
 mod small_models;
 
-#[path = "../../run/tests/direct/mod.rs"]
 mod direct;
 
 use direct::{Direct, cpu};
 use gulliver::local::LocalDevice;
+use gulliver_graph::array::{Fused, MemberPlace, fuse_partly};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::op::map::Function;
 use gulliver_graph::graph::{Graph, Role, Value};
@@ -20,7 +18,6 @@ use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::role::{HyperRole, OutputRole};
 use gulliver_graph::training::{Clip, training_graph};
-use gulliver_lab::array::{Fused, MemberPlace, fuse_partly};
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::verify::verify;

@@ -1,6 +1,7 @@
 //! Arrays of jobs on the reference kernels: every operator, and whole training graphs, give each member
 //! what it gets alone.
 
+use gulliver_graph::array::fuse;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::op::Op;
 use gulliver_graph::graph::op::sample::Sample;
@@ -12,7 +13,6 @@ use gulliver_graph::model::{MODELS, gpt, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};
-use gulliver_lab::array::fuse;
 
 fn stack(of: &[Tensor]) -> Tensor {
     let mut shape = of[0].shape.clone();

@@ -2,21 +2,19 @@
 //! members with different seeds, rates and clipping limits, on shared or separate data, within a budget, and when others
 //! leave, join or diverge.
 
-#[path = "../../run/tests/families/mod.rs"]
 mod families;
 mod jobs;
-#[path = "../../run/tests/small_models/mod.rs"]
 mod small_models;
 
 use families::FAMILIES;
 use gulliver::local::LocalDevice;
+use gulliver_graph::array::{fuse, own as own_name};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Role};
 use gulliver_graph::model::{MODELS, model};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::role::{DataRole, HyperRole};
 use gulliver_graph::training::{Clip, training_graph};
-use gulliver_lab::array::{fuse, own as own_name};
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::strategy::job;
 use gulliver_plan::document::error::PlanError;

@@ -2,13 +2,13 @@
 //! stack. A copy is written where it is first needed, and only once.
 
 use super::MemberPlace;
-use gulliver_graph::dim::Dim;
-use gulliver_graph::graph::op::Op;
-use gulliver_graph::graph::op::concat::Concat;
-use gulliver_graph::graph::op::reshape::Reshape;
-use gulliver_graph::graph::op::slice::Slice;
-use gulliver_graph::graph::{ObjectivePhase, Phase, Type, Value};
-use gulliver_graph::rewrite::Rewriter;
+use crate::dim::Dim;
+use crate::graph::op::Op;
+use crate::graph::op::concat::Concat;
+use crate::graph::op::reshape::Reshape;
+use crate::graph::op::slice::Slice;
+use crate::graph::{ObjectivePhase, Phase, Type, Value};
+use crate::rewrite::Rewriter;
 use std::collections::HashMap;
 
 /// The graph of an array as it is written, and the copies in it.

@@ -2,7 +2,7 @@
 //! none; the groups in the way are then split, and each member runs its node alone.
 
 use super::matching::Matched;
-use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Value};
+use crate::graph::{Graph, NodeId, Origin, Phase, Value};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

@@ -1,5 +1,5 @@
 //! Fuses the graphs of several jobs into one. Nodes that all members have become one
-//! [`Array`](gulliver_graph::graph::op::array::Array) node, whose values have a first dimension for the members. Nodes that depend on
+//! [`Array`](crate::graph::op::array::Array) node, whose values have a first dimension for the members. Nodes that depend on
 //! shared data alone run once. Each member runs its remaining nodes itself.
 
 mod copies;
@@ -8,10 +8,10 @@ mod matching;
 mod order;
 mod residences;
 
+use crate::dim::{Bindings, Dim};
+use crate::graph::{Graph, GraphError, Value};
+use crate::role::DataRole;
 use emit::emit;
-use gulliver_graph::dim::{Bindings, Dim};
-use gulliver_graph::graph::{Graph, GraphError, Value};
-use gulliver_graph::role::DataRole;
 use matching::matched;
 use order::order;
 use residences::residences;
