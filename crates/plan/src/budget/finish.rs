@@ -20,7 +20,7 @@ const PUT_OFF: [usize; 3] = [64, 16, 4];
 pub(crate) struct Finished {
     /// The plan.
     pub(crate) plan: Plan,
-    /// What was chosen; nothing if everything stays.
+    /// The choices; none if everything stays.
     pub(crate) rewritten: Option<Rewritten>,
     /// The script with moves and collectives beside kernels, if any may be.
     pub(crate) overlapped: Option<(Script, Lifetimes)>,

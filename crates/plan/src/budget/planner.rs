@@ -19,7 +19,7 @@ use crate::step::script::Script;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 
-/// An outline with what was learned about it. The graph and the number of partials given to its methods must be those
+/// An outline with learned choices. The graph and the number of partials given to its methods must be those
 /// it was made for; sizes are those of the whole batch.
 #[derive(Clone)]
 pub struct StepPlanner {

@@ -103,8 +103,8 @@ impl<'a> Problem<'a> {
         residences
     }
 
-    /// What is resident elsewhere is on the device only while it is used, or if it is used again soon,
-    /// measured by the time it takes to fetch it.
+    /// Choices in which values that reside elsewhere leave the device, unless their next use is soon relative to the time
+    /// of a fetch.
     pub(crate) fn away_at_first(&self, base: &Base) -> Choices {
         let mut choices = Choices::keep(base, self.residences());
         let mut begins = Vec::with_capacity(self.seconds.len());

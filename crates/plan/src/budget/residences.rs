@@ -74,7 +74,7 @@ impl StepPlanner {
                 tried.push((away, None));
                 return Ok(false);
             };
-            // What is resident on the device stays there.
+            // Resident weights and states stay on the device.
             if elsewhere && persistent.ends[Tier::Device as usize] > budget {
                 tried.push((away, None));
                 return Ok(false);

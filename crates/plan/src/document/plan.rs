@@ -38,7 +38,7 @@ impl fmt::Display for Tier {
 }
 
 impl Tier {
-    /// Buffers begin at multiples of so many bytes, and take up whole ones: a cache line, or a block.
+    /// Buffers begin at multiples of this many bytes, and take whole multiples: a cache line, or a block.
     pub fn grain(self) -> u64 {
         match self {
             Tier::Device | Tier::Host => ALIGN,
@@ -150,7 +150,7 @@ pub enum Act {
         node: NodeId,
         /// Which slice of the batch.
         partial: u32,
-        /// Where what it brings is, if it brings anything. Others read it until the step is done.
+        /// Its operand, if it has one. Other devices read it until the step is done.
         own: Option<BufferRange>,
         /// Where its result goes.
         result: BufferRange,
@@ -237,7 +237,7 @@ pub struct Decision {
     pub bytes: u64,
     /// What is done.
     pub choice: Choice,
-    /// Seconds it was thought to cost.
+    /// Its predicted seconds.
     pub seconds: f64,
     /// What would have been done otherwise, and its seconds, if anything could.
     pub instead: Option<(Choice, f64)>,
@@ -332,7 +332,7 @@ impl Plan {
         }
     }
 
-    /// Most bytes in use at once in each space: what it would have if no byte were lost to layout.
+    /// Most bytes in use at once in each space.
     pub fn live_peaks(&self) -> Vec<u64> {
         let (mut live, mut peaks) = (vec![0u64; self.spaces.len()], vec![0u64; self.spaces.len()]);
         for step in &self.steps {

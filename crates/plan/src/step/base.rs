@@ -18,7 +18,7 @@ pub enum Fate {
     Leaves,
 }
 
-/// What is known of the versions of a script, whatever the sizes.
+/// Facts about the versions of a script, for any sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VersionFacts {
     uses: Vec<u32>,
@@ -93,7 +93,7 @@ impl VersionFacts {
                 }
                 ScriptOp::Add => {
                     facts.again[refs[1] as usize] = false;
-                    // Whoever read the first partial's does not read it any more.
+                    // The sum overwrites the first partial's value.
                     let when = &mut facts.overwritten[refs[1] as usize];
                     *when = (*when).min(t as u32);
                 }
@@ -148,7 +148,7 @@ impl VersionFacts {
         }
     }
 
-    /// The facts with what they are about.
+    /// The facts with their graph and script.
     pub fn base<'a>(&'a self, graph: &'a Graph, script: &'a Script) -> Base<'a> {
         Base {
             graph,

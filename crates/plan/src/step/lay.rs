@@ -26,7 +26,7 @@ pub struct LayoutArena<'a> {
     pub thorough: bool,
 }
 
-/// The plan of a script: every buffer with its bytes and offset, every step with what it waits for.
+/// The plan of a script: every buffer with its bytes and offset, every step with its waits.
 pub fn lay_out(
     outline: &Outline,
     graph: &Graph,

@@ -186,8 +186,7 @@ fn walk(spans: &[Lifespan], events: &Events, short: u32, height: u64, ground: &G
     (offsets, reached)
 }
 
-/// The free pieces below `top`, by offset; beyond it all is free. They are few, as what is given back
-/// joins its neighbours.
+/// The free pieces below `top`, by offset; everything above is free. Freed pieces are joined with their neighbours.
 struct Free {
     pieces: Vec<(u64, u64)>,
     top: u64,
@@ -198,8 +197,8 @@ impl Free {
         Free { pieces: if height > 0 { vec![(0, height)] } else { Vec::new() }, top: height }
     }
 
-    /// Room for so many bytes outside of what is taken (lowest first): in the gap that fits best, or
-    /// else new room at the top; `high` takes the upper end of a gap.
+    /// An offset for `bytes` bytes outside of the `taken` ranges (lowest first): in the gap that fits best, or else at the
+    /// top; `high` takes the upper end of a gap.
     fn take(&mut self, bytes: u64, high: bool, taken: &[(u64, u64)]) -> u64 {
         // Room of the gap, its piece and its ends.
         let mut best: Option<(u64, usize, u64, u64)> = None;

@@ -41,7 +41,7 @@ pub struct PlanOptions<'a> {
     pub links: Links,
     /// The share of the time of moves that is thought not to be hidden behind kernels.
     pub unhidden: f64,
-    /// Is told how planning goes, and may stop it.
+    /// Called with the progress of planning, which it may stop.
     pub observe: &'a Observer<'a>,
 }
 

@@ -220,7 +220,7 @@ impl<'a> Emitter<'a> {
         let producer = |v: Value| graph.maker(v).map(|id| (id, &graph.nodes[id.index()]));
         for &(input, next) in &graph.carries {
             let Some((_, node)) = producer(next) else { continue };
-            // A view is carried when what it shows is made.
+            // A view is carried when its operand is made.
             match producer(readers.root[next.index()]) {
                 _ if node.phase != Phase::Update => forward.push((node.objective, input, next)),
                 Some((id, node)) if node.phase == Phase::Update => update[id.index()].push((input, next)),

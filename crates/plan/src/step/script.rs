@@ -119,8 +119,8 @@ impl Script {
         self.versions.len() as u32 - 1
     }
 
-    /// Adds an act that reads so many versions, written for an act of another script; all it names are to be
-    /// pushed to `refs`.
+    /// Adds an act that reads `reads` versions, for the act `base` of another script. The caller pushes its versions to
+    /// `refs`.
     #[inline]
     pub fn act(&mut self, what: ScriptOp, reads: usize, base: u32) {
         self.acts.push(ScriptAct { what, refs: self.refs.len() as u32, reads: reads as u32, base });

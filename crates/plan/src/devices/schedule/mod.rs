@@ -1,5 +1,5 @@
 //! Training a model that is larger than the memory of all devices together: its layers go through the devices in packs,
-//! and weights and values that are not in use wait in host memory. [`search`] finds the packs (Li et al., "Harmony",
+//! and weights and values that are not in use wait in host memory. `search` finds the packs (Li et al., "Harmony",
 //! VLDB 2022). Pack `i` is on device `i` modulo the number of devices in both passes; its weights are updated there.
 
 mod bound;

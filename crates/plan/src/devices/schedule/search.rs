@@ -9,12 +9,12 @@ use super::simulate::simulate;
 use super::{ScheduleError, ScheduleMachine};
 use std::ops::Range;
 
-/// Packs and what they take.
+/// Packs with their simulated time.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RankedPacks {
     /// Layers of each pack.
     pub packs: Packs,
-    /// Seconds of a step; infinite if tasks wait for each other for ever.
+    /// Seconds of a step; infinite if there is a deadlock.
     pub seconds: f64,
     /// Bytes to and from the host.
     pub swapped: u64,

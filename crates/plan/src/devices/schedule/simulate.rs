@@ -7,8 +7,8 @@ use super::engine::{Engine, EngineLinks, EngineWork, NONE};
 use super::memory::{KeptOnDevices, PackNeeds, PackTask, TaskPhase, keep, tasks};
 use super::pack::Packs;
 
-/// Seconds of a step, and bytes to and from the host. The seconds are infinite if tasks wait for each other for ever.
-/// None if a task needs more memory than its device has.
+/// Seconds of a step, infinite if there is a deadlock, and bytes to and from the host. None if a task needs more memory
+/// than its device has.
 pub(crate) fn simulate(
     sums: &ChainSums,
     machine: &ScheduleMachine,

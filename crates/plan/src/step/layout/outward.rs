@@ -11,7 +11,7 @@ const MOMENTS: usize = 6;
 /// What buffers are ordered by.
 type Rank = fn(&Lifespan) -> (i64, i64);
 
-/// Orders of what is in use at the moment, from the lowest up.
+/// Orders of the buffers in use at the moment, from the lowest up.
 const ORDERS: [Rank; 3] = [
     |span| (-i64::from(span.end - span.start), i64::from(span.start)),
     |span| (-i64::from(span.end), i64::from(span.start)),
@@ -76,8 +76,7 @@ fn busiest(spans: &[Lifespan], last: u32) -> u32 {
 }
 
 impl Events {
-    /// Places all that comes after a moment, around what is placed below `top` then. The height reached, and
-    /// when.
+    /// Places the buffers that come after a moment; those of the moment lie below `top`. The height reached, and when.
     fn place(&self, spans: &[Lifespan], moment: u32, top: u64, offsets: &mut [u64]) -> (u64, u32) {
         let mut free = Free { pieces: Vec::new(), top };
         let (mut high, mut at) = (top, moment);

@@ -29,7 +29,7 @@ impl Partitioner<'_> {
         need: &NeededBoxes,
         at: ObjectivePhase,
     ) -> Result<Vec<Value>, CutError> {
-        // An update reads the sum over the partials: what it fetches is another value.
+        // An update reads the sum over the partials, which is another value.
         let late = at.0 == Phase::Update;
         if let Some(done) = self.fetched.get(&(v, need.clone(), late)) {
             return Ok(done.clone());
