@@ -1,6 +1,6 @@
-//! Eviction as memory runs short, without looking ahead: whenever a result does not fit, what costs least
-//! to compute again per byte and per second since it was last used is let go, and computed again on demand.
-//! After Kirisame et al., "Dynamic Tensor Rematerialization" (ICLR 2021).
+//! Eviction at run time, without looking ahead: when a result does not fit, the value with the least seconds of recompute
+//! per byte and per second since its last use is evicted, and recomputed on demand. After Kirisame et al., "Dynamic
+//! Tensor Rematerialization" (ICLR 2021).
 
 use super::{ComparedStep, highest};
 use gulliver_plan::document::plan::Tier;
@@ -17,7 +17,7 @@ pub fn script(case: &ComparedStep, budget: u64) -> Option<Script> {
     })
 }
 
-/// No more than so many acts for each act of the base: beyond, it is thrashing.
+/// Most acts for each act of the base; beyond, it is thrashing.
 const THRASHING: usize = 8;
 
 struct Online<'a> {
@@ -84,7 +84,7 @@ impl<'a> Online<'a> {
         Some(self.out)
     }
 
-    /// Computes again whatever of these is missing, and whatever that takes.
+    /// Recomputes the missing ones of these, recursively.
     fn obtain(&mut self, wanted: &[VersionId], now: u32) -> Option<()> {
         let base = self.case.base;
         // Acts to perform, each after what it needs; `true` once that is there.

@@ -1,5 +1,5 @@
-//! What others do when memory is short, on the same footing as the [planner](gulliver_plan::budget::choose): the same
-//! script, the same bytes and seconds. Nothing here is used to train; it is what our plans are measured by.
+//! Other methods for short memory, which plans are compared with. They start from the same script, bytes and seconds as
+//! the [planner](gulliver_plan::budget::choose).
 
 pub mod dtr;
 pub mod mimose;
@@ -34,10 +34,10 @@ pub struct ComparedStep<'a> {
     pub node: Vec<f64>,
 }
 
-/// What carrying something out comes to.
+/// The cost of a script.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScriptCost {
-    /// Seconds spent on computing what was computed before.
+    /// Seconds of recompute.
     pub again: f64,
     /// Device bytes of the act that needs most.
     pub peak: u64,
@@ -78,7 +78,7 @@ impl<'a> ComparedStep<'a> {
         }
     }
 
-    /// What a script comes to.
+    /// The cost of a script.
     pub fn outcome(&self, script: &Script) -> ScriptCost {
         let life = lifetimes(self.sharing, script);
         let needs = profile(script, &life, &self.bytes, |node| self.scratch[node]);
@@ -91,13 +91,13 @@ impl<'a> ComparedStep<'a> {
         ScriptCost { again: again.max(0.0), peak: needs.into_iter().max().unwrap_or(0) }
     }
 
-    /// Carries out choices; what cannot be computed again where it is needed, stays after all.
+    /// The script of choices; values that cannot be recomputed stay.
     pub fn settle(&self, choices: &mut Choices) -> Script {
         loop {
             match rewrite(self.base, choices) {
                 Ok(script) => return script,
                 Err(e) if choices.gaps[e.gap] == Choice::Recompute => choices.gaps[e.gap] = Choice::Keep,
-                // What it is made of is missing: nothing is let go.
+                // One of its operands is missing: nothing is recomputed.
                 Err(_) => {
                     let gaps = choices.gaps.iter_mut().filter(|c| **c == Choice::Recompute);
                     gaps.for_each(|c| *c = Choice::Keep);
@@ -106,8 +106,8 @@ impl<'a> ComparedStep<'a> {
         }
     }
 
-    /// Lets go of every result of a forward act for which `drop` is true, from its last forward use to its
-    /// first backward use, as checkpointing does.
+    /// Recomputes every result of a forward act for which `drop` is true, between its last forward and its first backward
+    /// use, as checkpointing does.
     pub fn checkpoint(&self, start: &Choices, drop: impl Fn(VersionId) -> bool) -> Choices {
         let mut choices = start.clone();
         let base = self.base;
@@ -134,8 +134,8 @@ impl<'a> ComparedStep<'a> {
     }
 }
 
-/// The largest of the thresholds `low..=high` at which `run` gives what needs at most `budget`, by halving:
-/// for those who keep count of memory in their own way. None if nothing fits.
+/// Bisects the thresholds `low..=high` for the largest at which the result of `run` needs at most `budget`, for methods
+/// that count memory in their own way. None if nothing fits.
 fn highest<T>(low: u64, high: u64, budget: u64, run: impl Fn(u64) -> Option<(ScriptCost, T)>) -> Option<T> {
     let (mut low, mut high) = (low, high.max(low));
     let mut best: Option<(ScriptCost, T)> = None;

@@ -1,6 +1,6 @@
-//! Virtual memory for a device: every act needs its operands on the device; on shortage whatever was used
-//! least recently goes to the host. There is no prefetch, no knowledge of what comes, and weights and
-//! optimizer state are paged like everything else. What frameworks with unified or swapped memory do.
+//! Virtual memory for a device, as frameworks with unified or swapped memory have it: operands are fetched when an act
+//! needs them, and the least recently used values go to the host. There is no prefetch and no lookahead, and weights and
+//! optimizer state are paged like all other values.
 
 use super::{ComparedStep, highest, segments};
 use gulliver_plan::devices::options::ScriptWriter;
@@ -9,7 +9,7 @@ use gulliver_plan::step::base::{Base, VersionFacts};
 use gulliver_plan::step::outline::{BoundSizes, Outline};
 use gulliver_plan::step::script::{Script, ScriptOp, Version, VersionId};
 
-/// What becomes of bytes that are evicted.
+/// How bytes are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eviction {
     /// Written to the host unless they are there already, as pages of an operating system are.

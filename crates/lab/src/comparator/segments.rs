@@ -1,5 +1,5 @@
-//! Checkpointing by segments, as users of frameworks have it: the forward pass is in so many segments, only what
-//! passes from one to another is kept, and the backward pass computes a segment again before it goes through it.
+//! Checkpointing by segments, as users of frameworks have it: only values that pass from one segment of the forward pass
+//! to another are kept, and the backward pass recomputes each segment before it goes through it.
 
 use super::ComparedStep;
 use gulliver_graph::graph::{Phase, Value};

@@ -1,5 +1,5 @@
-//! One choice for every input: what [layers](super::mimose) would be checkpointed for the largest input is
-//! checkpointed for all. What planners do that see a single size.
+//! One choice for all inputs, as planners make that see a single size: the [layers](super::mimose) that the largest input
+//! needs are checkpointed for every input.
 
 use super::{ComparedStep, mimose};
 use gulliver_plan::budget::choices::Choices;

@@ -1,7 +1,7 @@
-//! Segments: the forward pass is divided into stretches of equal length, only what crosses from one into
-//! another is kept, and the rest of a stretch is computed again when backward reaches it. With as many
-//! stretches as each has acts, memory grows with the square root of the depth. After Chen, Xu, Zhang and
-//! Guestrin, "Training Deep Nets with Sublinear Memory Cost" (2016).
+//! Checkpointing in segments of equal length: only values that cross from one segment into another are kept, and the rest
+//! is recomputed when the backward pass reaches the segment. With as many segments as each has acts, memory grows with
+//! the square root of the depth. After Chen, Xu, Zhang and Guestrin, "Training Deep Nets with Sublinear Memory Cost"
+//! (2016).
 
 use super::{ComparedStep, mimose::block};
 use gulliver_graph::graph::Phase;

@@ -283,6 +283,9 @@ struct Event<'a> {
     sent: u64,
 }
 
+/// When a transfer is ready (as bits: times are not negative), its chunks, device, step and index.
+type EventKey = (u64, u64, usize, usize, usize);
+
 /// The collective of a step, and its node.
 fn due_at<'s>(ranks: &[RankPlan], devices: &'s [State], device: usize, step: usize) -> (&'s Due, NodeId) {
     let Act::Exchange { node, .. } = ranks[device].plan.steps[step].act else {
@@ -298,8 +301,7 @@ struct All<'a> {
     booking: Booking,
     /// All transfers that were started.
     transfers: Vec<Event<'a>>,
-    /// When a transfer is ready (as bits: times are not negative), its chunks, device, step and index.
-    events: BinaryHeap<Reverse<(u64, u64, usize, usize, usize)>>,
+    events: BinaryHeap<Reverse<EventKey>>,
     /// By number.
     open: HashMap<u32, Open>,
     spans: Vec<StepSpan>,
