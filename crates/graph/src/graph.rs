@@ -122,6 +122,11 @@ impl Role {
         matches!(self, Role::Data(_))
     }
 
+    /// Whether it stays from step to step.
+    pub fn persists(self) -> bool {
+        matches!(self, Role::Weight(_) | Role::State(_))
+    }
+
     /// Whether every partial has its own.
     pub fn repeats(self) -> bool {
         matches!(self, Role::Data(_) | Role::Random)
@@ -297,6 +302,14 @@ impl Graph {
             Origin::Input(role) => Some((Value(i as u32), role, info)),
             Origin::Node { .. } => None,
         })
+    }
+
+    /// The node that makes a value; none for an input.
+    pub fn maker(&self, v: Value) -> Option<NodeId> {
+        match self.value(v).origin {
+            Origin::Node { node, .. } => Some(node),
+            Origin::Input(_) => None,
+        }
     }
 
     /// Whether a value exists once for each partial of a batch: it comes with the batch, or is made by a node

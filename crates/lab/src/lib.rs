@@ -5,6 +5,7 @@
 pub mod accuracy;
 pub mod bench;
 pub mod check;
+pub mod comparator;
 pub mod error;
 pub mod refine;
 pub mod traffic;

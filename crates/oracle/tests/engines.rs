@@ -27,7 +27,7 @@ use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::step::order::PartialTurn;
 use gulliver_plan::time::cost::Rates;
-use gulliver_plan::time::simulate::{JointTiming, RankPlan, Unevenness, over_links, together};
+use gulliver_plan::time::simulate::{JointTiming, RankPlan, Unevenness, together};
 use std::collections::HashMap;
 
 const RATES: Rates = Rates { flops: 50e9, bytes: 20e9, call: 0.0 };
@@ -149,8 +149,9 @@ fn simulated(devices: &[Planned], topology: &Topology) -> (JointTiming, Vec<u64>
             links: &links,
         })
         .collect();
-    let plans: Vec<(&Graph, &Plan)> = devices.iter().map(|d| (&d.graph, &d.plan)).collect();
-    (together(&ranks, topology).unwrap(), over_links(&plans, topology))
+    let joint = together(&ranks, topology).unwrap();
+    let bytes = joint.links.iter().map(|link| link.bytes).collect();
+    (joint, bytes)
 }
 
 /// What closed forms say of the same.

@@ -1,9 +1,8 @@
 //! How long the search for a cut takes, and what it finds:
 //! `cargo run --release -p gulliver-plan --example cut_speed [MODEL]`.
 //!
-//! Each row is a graph over two times two times two devices, first for fewest bytes, then for least seconds;
-//! the rows of one model differ in their number of layers. An argument selects the models whose names begin
-//! with it.
+//! Each row is a graph over two times two times two devices, first for fewest bytes, then for least seconds. The rows of
+//! one model differ in their number of layers. An argument selects the models whose names begin with it.
 
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
@@ -11,8 +10,9 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::devices::cut::comparator::{data, equal_chop, filter, hybrid, largest_first};
-use gulliver_plan::devices::cut::{CutObjective, CutOptions, GraphCut, MeshLevel, cut_traffic, find_cut};
+use gulliver_plan::devices::cut::{
+    CutObjective, CutOptions, CutRule, MeshLevel, SizedGraph, Undivided, cut_by_rules, cut_traffic, find_cut,
+};
 use std::time::Instant;
 
 type Failure = Box<dyn std::error::Error>;
@@ -35,17 +35,24 @@ fn row(label: &str, graph: &Graph, sizes: &Bindings) -> Result<(), Failure> {
         let begin = Instant::now();
         let found = find_cut(graph, sizes, &levels, &options)?;
         let seconds = begin.elapsed().as_secs_f64();
-        let mega = found.bytes.total() as f64 / 1e6;
-        print!("  {objective:?}: {seconds:.3} s, {mega:.1} MB, step {:.3} s", found.seconds);
+        let mega = found.cost.bytes.total() as f64 / 1e6;
+        print!("  {objective:?}: {seconds:.3} s, {mega:.1} MB, step {:.3} s", found.cost.seconds());
         print!("{}", if found.exact { "" } else { " (limit passed)" });
     }
-    let mega = |c: GraphCut| cut_traffic(graph, sizes, &c).map_or(f64::NAN, |b| b.total() as f64 / 1e6);
-    print!("  data {:.1} MB", mega(data(graph, sizes, &levels)?));
-    print!("  filter {:.1}", mega(filter(graph, sizes, &levels)?));
-    print!("  hybrid {:.1}", mega(hybrid(graph, sizes, &levels)?));
-    print!("  largest first {:.1}", mega(largest_first(graph, sizes, &levels)?));
+    let sized = SizedGraph::new(graph, sizes)?;
+    let mega = |bytes: u64| bytes as f64 / 1e6;
+    for (name, first, others) in [
+        ("data", CutRule::Data, CutRule::Data),
+        ("filter", CutRule::Filter, CutRule::Filter),
+        ("hybrid", CutRule::Data, CutRule::Filter),
+    ] {
+        let cut = cut_by_rules(&sized, &levels, &[first, others, others], Undivided::AnyAxis)?;
+        print!("  {name} {:.1} MB", mega(cut_traffic(graph, sizes, &cut)?.total()));
+    }
+    // One cut of everything into as many parts as there are devices.
     let options = CutOptions { objective: CutObjective::Bytes, ..CutOptions::default() };
-    println!("  chop {:.1}", mega(equal_chop(graph, sizes, &levels, &options)?.cut));
+    let chop = find_cut(graph, sizes, &[MeshLevel::even(8, 2e9)], &options)?;
+    println!("  chop {:.1} MB", mega(chop.cost.bytes.total()));
     Ok(())
 }
 

@@ -16,8 +16,8 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_lab::comparator::ComparedStep;
 use gulliver_plan::budget::choices::Choices;
-use gulliver_plan::comparator::Case;
 use gulliver_plan::document::plan::Tier;
 use small_graphs::choice::recompute;
 use small_graphs::problem::Problem;
@@ -107,7 +107,7 @@ fn main() -> Result<(), Failure> {
     let sizes = Bindings::new().with("batch", 4).with("length", 32);
     let outlined = Outlined::new(make()?, &sizes);
     let base = outlined.outline.base(&outlined.graph);
-    let case = Case::new(&outlined.outline, &base, &outlined.sizes);
+    let case = ComparedStep::new(&outlined.outline, &base, &outlined.sizes);
     let problem = Problem::new(&case);
     let whole = case.outcome(base.script).peak;
     let budget = outlined.budget(whole, share.parse()?);

@@ -6,6 +6,7 @@ use gulliver_graph::graph::{Graph, NodeId};
 use gulliver_graph::model::model;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_lab::comparator::traffic::pcie;
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::devices::replicate::replica;
 use gulliver_plan::document::links::Links;
@@ -68,7 +69,7 @@ fn main() {
             })
             .collect();
         let topology = match rate_of_links {
-            Some(rate) => Topology::pcie(devices, rate, 1e-5, 1).expect("a sound box"),
+            Some(rate) => pcie(devices, rate, 1e-5, 1).expect("a sound box"),
             None => Topology::alone(),
         };
         let steps = all.iter().map(|(_, plan, _)| plan.steps.len()).sum();

@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub mod budget;
-pub mod comparator;
 pub mod devices;
 pub mod document;
 pub mod step;

@@ -8,6 +8,7 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_lab::comparator::traffic::{over_links, pcie};
 use gulliver_plan::budget::planner::StepPlanner;
 use gulliver_plan::devices::collectives::take_turns;
 use gulliver_plan::devices::replicate::replica;
@@ -20,7 +21,7 @@ use gulliver_plan::document::topology::{BoxWiring, DeviceSpec, Topology};
 use gulliver_plan::document::verify::verify;
 use gulliver_plan::step::options::PlanOptions;
 use gulliver_plan::time::cost::Rates;
-use gulliver_plan::time::simulate::{JointTiming, RankPlan, Unevenness, over_links, simulate, together};
+use gulliver_plan::time::simulate::{JointTiming, RankPlan, Unevenness, simulate, together};
 
 const BATCH: usize = 8;
 
@@ -363,7 +364,7 @@ fn one_device_alone_takes_as_long_as_it_is_simulated_to() {
 #[test]
 fn shared_links_are_shared() {
     let devices: Vec<Planned> = (0..4).map(|rank| planned(rank, 4, links(3e8), None)).collect();
-    let free = simulated(&devices, &Topology::pcie(4, 1e15, 0.0, 1).unwrap());
+    let free = simulated(&devices, &pcie(4, 1e15, 0.0, 1).unwrap());
     let all = |topology: &Topology| {
         let found = simulated(&devices, topology);
         let plans: Vec<(&Graph, &Plan)> = devices.iter().map(|d| (&d.graph, &d.plan)).collect();
@@ -379,9 +380,9 @@ fn shared_links_are_shared() {
     let [own, bounced] = [own, through_host]
         .map(|wiring| all(&Topology::wired(vec![DeviceSpec::default(); 4], &wiring).unwrap()));
     assert!(free.seconds < own && own < bounced, "{} < {own} < {bounced}", free.seconds);
-    let slower = all(&Topology::pcie(4, 1e8, 1e-3, 1).unwrap());
+    let slower = all(&pcie(4, 1e8, 1e-3, 1).unwrap());
     assert!(own < slower, "with latency: {own} < {slower}");
-    let apart = all(&Topology::pcie(4, 1e8, 1e-3, 2).unwrap());
+    let apart = all(&pcie(4, 1e8, 1e-3, 2).unwrap());
     assert!(slower < apart, "over two sockets: {slower} < {apart}");
 }
 
@@ -410,7 +411,7 @@ fn whoever_does_not_come_is_named() {
 #[test]
 fn spans_are_drawn_and_traced() {
     let devices: Vec<Planned> = (0..2).map(|rank| planned(rank, 2, links(3e7), None)).collect();
-    let found = simulated(&devices, &Topology::pcie(2, 3e7, 0.0, 1).unwrap());
+    let found = simulated(&devices, &pcie(2, 3e7, 0.0, 1).unwrap());
     let plans: Vec<(&Graph, &Plan)> = devices.iter().map(|d| (&d.graph, &d.plan)).collect();
     let text = bars(&plans, &found.spans, 60);
     let lines: Vec<&str> = text.lines().collect();

@@ -10,10 +10,10 @@ use gulliver_graph::model::{Architecture, Built, classified, images, logits, mod
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
 use gulliver_graph::windows::ConvOptions;
+use gulliver_lab::comparator::paging::{self, Eviction};
+use gulliver_lab::comparator::{ComparedStep, dtr, mimose, static_greedy, sublinear};
 use gulliver_plan::budget::choices::Choices;
 use gulliver_plan::budget::planner::StepPlanner;
-use gulliver_plan::comparator::paging::{self, Eviction};
-use gulliver_plan::comparator::{Case, dtr, mimose, static_greedy, sublinear};
 use gulliver_plan::document::error::PlanError;
 use gulliver_plan::document::plan::{Plan, Tier};
 use gulliver_plan::document::residence::Persistent;
@@ -117,21 +117,16 @@ impl Setting<'_> {
         &self,
         made_for: &Bindings,
         sizes: &Bindings,
-        choose: impl Fn(&Case, &Choices) -> Option<Choices>,
+        choose: impl Fn(&ComparedStep, &Choices) -> Option<Choices>,
     ) -> Option<Plan> {
         let (graph, planner, options) = (self.graph, self.planner, &self.options);
         let made_for = planner.outline.sizes(graph, made_for, options).unwrap();
-        let mut found = true;
-        let plan = planner.plan_with(graph, sizes, options, |base, start| {
-            let case = Case::new(&planner.outline, base, &made_for);
-            let mut choices = choose(&case, &start).unwrap_or_else(|| {
-                found = false;
-                start
-            });
-            case.settle(&mut choices);
-            choices
-        });
-        Some(plan.unwrap()).filter(|_| found)
+        let write = |base: &Base| {
+            let start = Choices::keep(base, vec![Tier::Device; base.script.versions.len()]);
+            let case = ComparedStep::new(&planner.outline, base, &made_for);
+            Some(case.settle(&mut choose(&case, &start)?))
+        };
+        planner.plan_script(graph, sizes, options, write).unwrap()
     }
 }
 
@@ -166,7 +161,7 @@ fn no_other_that_fits_computes_less_again() {
                     planner
                         .plan_script(&graph, sizes, &options, |base| {
                             let s = planner.outline.sizes(&graph, sizes, &options).unwrap();
-                            dtr::script(&Case::new(&planner.outline, base, &s), budget)
+                            dtr::script(&ComparedStep::new(&planner.outline, base, &s), budget)
                         })
                         .unwrap(),
                 ];
@@ -210,7 +205,7 @@ fn paging_moves_more_and_takes_longer() {
             let setting = Setting { graph: &graph, planner: &planner, options };
             let s = planner.outline.sizes(&graph, sizes, &options).unwrap();
             let write = |base: &Base| {
-                paging::script(&Case::new(&planner.outline, base, &s), budget, Eviction::CleanDropped)
+                paging::script(&ComparedStep::new(&planner.outline, base, &s), budget, Eviction::CleanDropped)
             };
             let Some(plan) = planner.plan_script(&graph, sizes, &options, write).unwrap() else { continue };
             verify(&graph, &plan).unwrap_or_else(|e| panic!("{name} {share}: {e}"));

@@ -11,9 +11,10 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_lab::comparator::ComparedStep;
 use gulliver_plan::budget::choices::Choices;
 use gulliver_plan::budget::planner::StepPlanner;
-use gulliver_plan::comparator::Case;
+use gulliver_plan::document::plan::Tier;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::step::base::Base;
 use gulliver_plan::step::options::PlanOptions;
@@ -35,15 +36,13 @@ fn chosen(
     target: u64,
 ) -> Option<(u64, u64)> {
     let bound = planner.outline.sizes(graph, sizes, options).unwrap();
-    let mut found = false;
-    let choose = |base: &Base, start: Choices| {
-        let case = Case::new(&planner.outline, base, &bound);
-        let chosen = recompute(&case, &start, target, false);
-        found = chosen.is_ok();
-        chosen.map_or(start, |chosen| chosen.rewritten.choices)
+    let write = |base: &Base| {
+        let start = Choices::keep(base, vec![Tier::Device; base.script.versions.len()]);
+        let case = ComparedStep::new(&planner.outline, base, &bound);
+        Some(recompute(&case, &start, target, false).ok()?.rewritten.script)
     };
-    let plan = planner.plan_with(graph, sizes, options, choose).unwrap();
-    found.then(|| (plan.spaces[0].bytes, plan.spaces[0].live))
+    let plan = planner.plan_script(graph, sizes, options, write).unwrap()?;
+    Some((plan.spaces[0].bytes, plan.spaces[0].live))
 }
 
 #[test]

@@ -10,8 +10,8 @@ mod small_graphs;
 use good_lp::{Expression, ProblemVariables, ResolutionError, Solution, SolverModel, microlp, variable};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Init};
+use gulliver_lab::comparator::ComparedStep;
 use gulliver_plan::budget::choices::Choices;
-use gulliver_plan::comparator::Case;
 use gulliver_plan::document::plan::Tier;
 use small_graphs::choice::recompute;
 use small_graphs::problem::Problem;
@@ -164,7 +164,7 @@ fn what_is_computed_again_is_close_to_the_least_possible() {
     for (name, graph) in graphs() {
         let outlined = Outlined::new(graph, &Bindings::new());
         let base = outlined.outline.base(&outlined.graph);
-        let case = Case::new(&outlined.outline, &base, &outlined.sizes);
+        let case = ComparedStep::new(&outlined.outline, &base, &outlined.sizes);
         let problem = Problem::new(&case);
         let small = Small::new(&problem);
         let start = Choices::keep(&base, vec![Tier::Device; base.script.versions.len()]);

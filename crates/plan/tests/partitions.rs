@@ -16,12 +16,11 @@ use gulliver_graph::random::{RandomStream, hash_name};
 use gulliver_graph::tensor::Tensor;
 use gulliver_graph::training::{Clip, training_graph};
 use gulliver_graph::verify::verify;
-use gulliver_plan::devices::cut::comparator::{data, filter, hybrid};
 use gulliver_plan::devices::cut::{
-    CutObjective, CutOptions, DeviceMesh, DevicePart, GraphCut, InputBox, MeshLevel, NodeCut, Sharding,
-    SizedGraph,
+    CutObjective, CutOptions, CutRule, DeviceMesh, DevicePart, GraphCut, InputBox, MeshLevel, NodeCut,
+    Sharding, SizedGraph, Undivided,
 };
-use gulliver_plan::devices::cut::{cut_traffic, find_cut, node_parts, partition};
+use gulliver_plan::devices::cut::{cut_by_rules, cut_traffic, find_cut, node_parts, partition};
 use std::collections::HashMap;
 
 fn graphs(optimizer: &str) -> Vec<(&'static str, Graph, Bindings)> {
@@ -90,7 +89,7 @@ fn random_cut(sized: &SizedGraph, levels: &[MeshLevel], seed: u64, exact: bool) 
         drawn += 1;
         noise.below(drawn, n as u64) as usize
     };
-    // Whatever is fed comes to everyone as it is needed.
+    // Data is fed to each device as it needs it.
     for (v, _, _) in graph.inputs().filter(|(v, ..)| sized.persists(v.index())) {
         for level in 0..levels.len() {
             let shape = &sized.shapes[v.index()];
@@ -129,7 +128,7 @@ fn random_cut(sized: &SizedGraph, levels: &[MeshLevel], seed: u64, exact: bool) 
     cut
 }
 
-/// Runs all devices, each up to its next collective in turn; the values of each.
+/// Runs all devices, each in turn up to its next collective, and returns the values of each.
 fn run(shares: &[DevicePart], feed: &dyn Fn(&DevicePart, usize) -> Tensor) -> Vec<Vec<Tensor>> {
     let mut values: Vec<Vec<Tensor>> = Vec::new();
     for share in shares {
@@ -144,7 +143,7 @@ fn run(shares: &[DevicePart], feed: &dyn Fn(&DevicePart, usize) -> Tensor) -> Ve
     }
     let mut next = vec![0; shares.len()];
     loop {
-        // Everyone goes on until it has to meet somebody.
+        // Each device runs until it waits for a collective.
         for (d, share) in shares.iter().enumerate() {
             while let Some(node) = share.graph.nodes.get(next[d]) {
                 if matches!(node.op, Op::Exchange(_)) {
@@ -284,18 +283,18 @@ fn random_cuts_do_what_the_whole_does() {
         vec![even(2), uneven(&[1, 2])],
     ];
     let mut compared = 0;
-    // Where sums are divided, gradients that are nearly zero must not be divided by themselves.
+    // Divided sums change last digits: no optimizer that divides gradients near zero by themselves.
     for (exact, optimizer) in [(true, "adamw"), (false, "sgd")] {
         for (m, (name, graph, sizes)) in graphs(optimizer).into_iter().enumerate() {
             let sized = SizedGraph::new(&graph, &sizes).unwrap();
-            // Every other kind of mesh, in turn.
+            // Meshes alternate.
             for (i, levels) in grids.iter().enumerate().skip(m % 2).step_by(2) {
                 let cut = random_cut(&sized, levels, i as u64, exact);
                 let (values, exchanged) = check(name, &graph, &sizes, &cut, exact);
                 let counted = cut_traffic(&graph, &sizes, &cut).unwrap().total();
                 compared += values;
-                // What updates read is fetched apart from what partials read, and boxes that overlap in part
-                // come one by one; outputs are not counted.
+                // Updates fetch apart from partials, boxes that overlap in part are fetched one by one, and outputs
+                // are not counted.
                 assert!(
                     exchanged >= counted && exchanged <= 3 * counted + 1000,
                     "{name} {levels:?}: {exchanged} exchanged, {counted} counted"
@@ -314,11 +313,16 @@ fn what_is_exchanged_is_what_was_counted() {
         graph.outputs.clear();
         for groups in [&[2][..], &[3], &[2, 2]] {
             let levels: Vec<MeshLevel> = groups.iter().map(|&n| MeshLevel::even(n, 1e9)).collect();
+            let sized = SizedGraph::new(&graph, &sizes).unwrap();
+            let ruled = |first: CutRule, others: CutRule| {
+                let rules = [first, others][..groups.len()].to_vec();
+                cut_by_rules(&sized, &levels, &rules, Undivided::AnyAxis)
+            };
             let cuts = [
                 ("least bytes", find_cut(&graph, &sizes, &levels, &least).map(|found| found.cut)),
-                ("data", data(&graph, &sizes, &levels)),
-                ("filter", filter(&graph, &sizes, &levels)),
-                ("hybrid", hybrid(&graph, &sizes, &levels)),
+                ("data", ruled(CutRule::Data, CutRule::Data)),
+                ("filter", ruled(CutRule::Filter, CutRule::Filter)),
+                ("hybrid", ruled(CutRule::Data, CutRule::Filter)),
             ];
             for (how, cut) in cuts {
                 let cut = cut.unwrap();

@@ -8,9 +8,9 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
+use gulliver_lab::comparator::ComparedStep;
+use gulliver_lab::comparator::paging::{self, Eviction};
 use gulliver_plan::budget::planner::StepPlanner;
-use gulliver_plan::comparator::Case;
-use gulliver_plan::comparator::paging::{self, Eviction};
 use gulliver_plan::document::ledger::Ledger;
 use gulliver_plan::document::plan::{Act, Plan, PlanStream, Tier};
 use gulliver_plan::document::residence::Persistent;
@@ -89,8 +89,9 @@ fn weights_cross_three_times_however_many_partials() {
         let bound = planner.outline.sizes(&graph, &sizes, &ordinary).unwrap();
         let budget = least + all / 2;
         let [dropped, written] = [Eviction::CleanDropped, Eviction::AlwaysWritten].map(|eviction| {
-            let write =
-                |base: &Base| paging::script(&Case::new(&planner.outline, base, &bound), budget, eviction);
+            let write = |base: &Base| {
+                paging::script(&ComparedStep::new(&planner.outline, base, &bound), budget, eviction)
+            };
             let paged = planner.plan_script(&graph, &sizes, &ordinary, write).unwrap().unwrap();
             verify(&graph, &paged).unwrap();
             let moved = Ledger::of(&paged);

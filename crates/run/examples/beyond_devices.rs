@@ -15,14 +15,14 @@ use gulliver_graph::model::param::{ParamValue, flag, int, ints};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::role::HyperRole;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::comparator::paging::{Eviction, Paged};
+use gulliver_lab::comparator::paging::{Eviction, Paged};
+use gulliver_lab::comparator::traffic::pcie;
 use gulliver_plan::devices::error::JobPlanError;
 use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::predict::predict;
 use gulliver_plan::devices::replicate::ShardedValues;
 use gulliver_plan::devices::strategy::{Pipelined, packs, pipelined, pipelined_as, replicated, sharded};
-use gulliver_plan::document::topology::Topology;
 use gulliver_plan::time::cost::Rates;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::peers::link::Throttle;
@@ -216,7 +216,7 @@ fn main() {
             if !asked.is_empty() && !asked.iter().any(|part| name.contains(part.as_str())) {
                 continue;
             }
-            let topology = Topology::pcie(DEVICES, uplink, 0.0, 1).expect("a box");
+            let topology = pcie(DEVICES, uplink, 0.0, 1).expect("a box");
             let throttle = Some(Arc::new(Throttle::new(topology)));
             let began = Instant::now();
             let own = LocalDevice { throttle, ..options.clone() };

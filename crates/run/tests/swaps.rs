@@ -13,15 +13,14 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::{int, ints};
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::training_graph;
-use gulliver_plan::comparator::paging::{Eviction, Paged};
+use gulliver_lab::comparator::paging::{Eviction, Paged};
+use gulliver_lab::comparator::traffic::{over_links, pcie};
 use gulliver_plan::devices::pipeline::Style;
 use gulliver_plan::devices::planner::Planner;
 use gulliver_plan::devices::predict::predict;
 use gulliver_plan::devices::strategy::{Pipelined, packs, pipelined, pipelined_as, replicated};
 use gulliver_plan::document::job::Purpose;
 use gulliver_plan::document::plan::{Act, Plan, PlanStream};
-use gulliver_plan::document::topology::Topology;
-use gulliver_plan::time::simulate::over_links;
 use gulliver_run::checkpoint::fingerprint;
 use gulliver_run::peers::link::Throttle;
 use gulliver_run::session::{Session, StepKey};
@@ -122,7 +121,7 @@ fn weights_cross_three_times_in_a_pipeline_and_on_each_device_of_data_parallel()
     let memory = all / 2;
     for partials in [2u32, 4, 8] {
         let m = u64::from(partials / DEVICES);
-        let slow = Arc::new(Throttle::new(Topology::pcie(DEVICES, 2e8, 1e-6, 1).unwrap()));
+        let slow = Arc::new(Throttle::new(pcie(DEVICES, 2e8, 1e-6, 1).unwrap()));
         let devices = vec![options(partials, memory, Some(&slow)); DEVICES as usize];
         let found = packs(&graph, &device_set(&devices), &sizes(partials), 1).unwrap().remove(0);
         let mut line =
@@ -192,7 +191,7 @@ fn passed_as_planned(graph: &Graph, memory: u64) {
     let expected = train(&mut session(graph.clone(), None, &whole, 11).unwrap());
     let ways = [(None, Style::Grouped), (Some(None), Style::OneByOne), (Some(Some(5)), Style::Grouped)];
     for (paged, style) in ways {
-        let topology = Topology::pcie(DEVICES, 2e8, 1e-6, 1).unwrap();
+        let topology = pcie(DEVICES, 2e8, 1e-6, 1).unwrap();
         let throttle = Arc::new(Throttle::new(topology.clone()));
         let mut one = options(partials, memory, Some(&throttle));
         if let Some(segments) = paged {

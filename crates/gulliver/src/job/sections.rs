@@ -223,11 +223,7 @@ impl LinksSection {
         if [self.host, self.peer, self.sockets].iter().all(Option::is_none) {
             return Ok(None);
         }
-        let device = |one: DeviceEntry| topology::DeviceSpec {
-            threads: Some(one.threads as usize).filter(|n| *n > 0),
-            memory: one.memory,
-            socket: one.socket as u32,
-        };
+        let device = |one: DeviceEntry| topology::DeviceSpec { socket: one.socket as u32 };
         let rate = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
         let wiring = BoxWiring {
             host: rate(self.host),

@@ -6,7 +6,6 @@ use crate::document::error::{Holders, PlanError};
 use crate::document::plan::Tier;
 use crate::step::layout::aligned;
 use crate::step::script::{ScriptOp, VersionId};
-use gulliver_graph::graph::Role;
 
 /// Device bytes that no plan can do without.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -118,7 +117,7 @@ impl<'a> Constant<'a> {
             let (from, info) = (first, problem.graph.value(value));
             first += copies;
             let all = aligned(problem.bytes[value.index()].saturating_mul(copies.into()));
-            let persistent = matches!(role, Role::Weight(_) | Role::State(_));
+            let persistent = role.persists();
             if persistent && !resident_here(from) {
                 continue;
             }

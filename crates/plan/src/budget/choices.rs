@@ -1,11 +1,11 @@
-//! What is done with every value between two of its uses, as data: the result of a search, carried out by
+//! The choice for every value between two of its uses: the result of a search, carried out by
 //! [`rewrite`](crate::budget::rewrite).
 
 use crate::document::plan::{Choice, Tier};
 use crate::step::base::Base;
 use crate::step::script::VersionId;
 
-/// What is done with every version after every use, and where inputs are between steps.
+/// The choice for every version after every use, and where inputs reside between steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choices {
     /// By index into [`Base::uses`]: what happens between that use and the next of the same version.

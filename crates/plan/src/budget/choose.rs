@@ -1,7 +1,6 @@
-//! What stays on the device and what does not, so that no act needs more than the budget: for every value
-//! between two of its uses, keep it, compute it again, or let it wait in another tier, whichever frees
-//! the bytes at least cost. Where most is wanting the cheapest seconds per byte are spent first; then
-//! what turned out not to be needed is taken back.
+//! Choices that keep every act within the budget: between two of its uses each value is kept, recomputed, or waits in
+//! another tier. The search takes the candidate with the least seconds per byte at the act that exceeds the budget most,
+//! and at the end withdraws choices that are not needed.
 
 mod polish;
 mod price;
@@ -13,26 +12,23 @@ use crate::budget::evaluate::ScriptEvaluation;
 use crate::document::plan::{Choice, Decision};
 use crate::step::base::Base;
 use crate::step::lifetime::{Lifetimes, StorageSharing};
-use crate::step::outline::Outline;
 use crate::step::progress::{Activity, Progress};
 use crate::step::script::{Script, ScriptOp, VersionId};
 pub(crate) use polish::worthwhile as is_polished;
 use reach::by_reach;
 use search::{Search, SearchWay};
 
-/// Rounds of choosing and looking at the result.
+/// Most rounds of choosing and evaluating the result.
 const ROUNDS: usize = 64;
-/// The same where choices only have to be adapted.
+/// Most rounds when known choices are adapted.
 const FEW_ROUNDS: usize = 6;
-/// Rounds in which nothing gets better, before a way is given up.
+/// A search is given up after this many rounds without improvement.
 const IDLE: usize = 6;
 
-/// Acts of a script that is too long to be looked at in several ways.
-const LONG: usize = 6000;
+/// Scripts with more acts are too long for choices and plans to be compared.
+pub(crate) const LONG: usize = 6000;
 
-/// Ways to look at it: whether to leave alone what would have others computed sooner than they are needed,
-/// whether all acts at which something is wanting count the same, whether what comes for free counts; and the
-/// share added to the step up to which no further way is tried.
+/// Searches in the order they are tried, each with the share of added seconds up to which no other is tried.
 const STARTS: [(SearchWay, f64); 5] = [
     (SearchWay { near: false, flat: false, riders: true }, 0.02),
     (SearchWay { near: false, flat: false, riders: false }, 0.08),
@@ -41,7 +37,7 @@ const STARTS: [(SearchWay, f64); 5] = [
     (SearchWay { near: true, flat: true, riders: true }, 0.0),
 ];
 
-/// What the choice is made with.
+/// Bytes, seconds and limits that choices depend on.
 pub struct ChoiceTerms<'a> {
     /// What may share storage.
     pub sharing: &'a StorageSharing,
@@ -53,14 +49,14 @@ pub struct ChoiceTerms<'a> {
     pub seconds: &'a [f64],
     /// Seconds by node.
     pub node: &'a dyn Fn(usize) -> f64,
-    /// Seconds to let a byte wait in host memory and have it back, and likewise on disk; none where there
-    /// is no such tier. Only what cannot be hidden behind kernels should count.
+    /// Seconds to move a byte to host memory and back, and to disk and back; none where there is no such tier. Seconds
+    /// that kernels hide do not count.
     pub away: [Option<(Choice, f64)>; 2],
     /// Whether values may be recomputed.
     pub recompute: bool,
     /// Bytes of the other tiers, host first.
     pub room: [u64; 2],
-    /// Is told how the search goes; false ends it, and its result is of no use.
+    /// Called with the progress of the search. If it returns false the search ends, and its result must not be used.
     pub go_on: &'a dyn Fn(Progress) -> bool,
 }
 
@@ -70,23 +66,23 @@ impl ChoiceTerms<'_> {
     }
 }
 
-/// Choices and what comes of them, whatever the sizes.
+/// Choices and the script that follows from them, for any sizes.
 #[derive(Clone, Default)]
 pub struct Rewritten {
-    /// What is done with every version.
+    /// The choice for every version.
     pub choices: Choices,
-    /// The script that carries it out.
+    /// The script that carries them out.
     pub script: Script,
     /// Where its versions live.
     pub life: Lifetimes,
 }
 
-/// What was chosen for some sizes.
+/// The choices for some sizes.
 #[derive(Default)]
 pub struct Selection {
     /// The choices.
     pub rewritten: Rewritten,
-    /// With what reason.
+    /// The reason of each.
     pub decisions: Vec<Decision>,
     /// Most device bytes in use at once.
     pub peak: u64,
@@ -99,9 +95,8 @@ pub struct Shortfall {
     pub enough: u64,
 }
 
-/// Chooses from `choices` on, which may already say something, until no act needs more than `target`.
-/// Several ways of looking at costs are tried, and the best result is taken; if the script is short and it may
-/// take its time, that is polished.
+/// Adds to `choices` until no act needs more than `target` bytes. The best result of several searches is taken; with
+/// `at_leisure` the choices of a short script are polished.
 pub fn fit(
     base: &Base,
     terms: &ChoiceTerms,
@@ -135,8 +130,8 @@ pub fn fit(
     best.map(|(_, choices)| chosen(base, terms, choices, target, work))
 }
 
-/// Adapts choices that served for other sizes, in a few rounds: something is added where they do not meet the
-/// target, and what is not needed is taken back.
+/// Adapts choices that were made for other sizes, in a few rounds: adds some if they exceed the target, and withdraws
+/// those that are not needed.
 pub fn refine(
     base: &Base,
     terms: &ChoiceTerms,
@@ -180,7 +175,7 @@ fn chosen(
     mut work: ScriptEvaluation,
 ) -> Selection {
     let written = work.of(base, terms.sharing, &choices, terms.bytes, terms.scratch);
-    assert!(written, "it was carried out before");
+    assert!(written, "these choices were carried out before");
     let peak = work.peak();
     let decisions = Search::new(base, terms, choices.clone(), target, STARTS[0].0, &mut work).reasons();
     Selection {
@@ -190,12 +185,7 @@ fn chosen(
     }
 }
 
-/// Whether the script of an outline is too long for plans to be weighed against each other.
-pub(crate) fn is_long(outline: &Outline) -> bool {
-    outline.script.acts.len() > LONG
-}
-
-/// One way.
+/// One search.
 fn fit_one(
     base: &Base,
     terms: &ChoiceTerms,

@@ -1,5 +1,5 @@
-//! What choices come to: the script that carries them out, where its versions live and the bytes in use
-//! during each act. The memory for all of it is used again from one evaluation to the next.
+//! The evaluation of choices: the script that carries them out, where its versions live, and the bytes in use during each
+//! act. Its memory is reused from one evaluation to the next.
 
 use crate::budget::choices::Choices;
 use crate::budget::rewrite::Writer;
@@ -21,8 +21,8 @@ pub struct ScriptEvaluation {
 }
 
 impl ScriptEvaluation {
-    /// Carries choices out, for values of so many bytes and nodes of so much working memory. If something
-    /// stands in the way, only the [writer](ScriptEvaluation::writer) says anything, and the result is false.
+    /// Evaluates choices, for these bytes of values and scratch of nodes. False if they are impossible: then only the
+    /// [writer](ScriptEvaluation::writer) is valid.
     pub fn of(
         &mut self,
         base: &Base,
@@ -39,7 +39,7 @@ impl ScriptEvaluation {
         true
     }
 
-    /// What is known to come of some choices, for other sizes.
+    /// The evaluation of a known script, for other sizes.
     pub fn known(
         script: &Script,
         life: &Lifetimes,

@@ -20,7 +20,7 @@ const PUT_OFF: [usize; 3] = [64, 16, 4];
 pub(crate) struct Finished {
     /// The plan.
     pub(crate) plan: Plan,
-    /// What was chosen; nothing if everything stays.
+    /// The choices; none if everything stays.
     pub(crate) rewritten: Option<Rewritten>,
     /// The script with moves and collectives beside kernels, if any may be.
     pub(crate) overlapped: Option<(Script, Lifetimes)>,
@@ -41,21 +41,17 @@ pub(crate) fn lay_resident(problem: &Problem) -> Result<Finished, PlanError> {
         beside_kernels(problem, (script, life), problem.options.memory.unwrap_or(problem.need()));
     // Layout tries harder where there is a limit.
     let beside = lay(problem, (&script, &life), Some(most), Effort::Thorough)?;
-    let better = beside.spaces[device].bytes <= most && seconds(problem, &beside) < seconds(problem, &plan);
+    let better = beside.spaces[device].bytes <= most
+        && timing(problem, &beside).seconds < timing(problem, &plan).seconds;
     let (plan, overlapped) = if better { (beside, Some((script, life))) } else { (plan, None) };
     Ok(Finished { plan, rewritten: None, overlapped })
 }
 
 /// The plan of a script that was not chosen here.
-pub(crate) fn finish_script(
-    problem: &Problem,
-    script: Script,
-    target: u64,
-    early: bool,
-) -> Result<Plan, PlanError> {
+pub(crate) fn finish_script(problem: &Problem, script: Script) -> Result<Plan, PlanError> {
     let life = lifetimes(&problem.outline.sharing, &script);
     let rewritten = Rewritten { script, life, ..Rewritten::default() };
-    Ok(finish(problem, Selection { rewritten, ..Selection::default() }, target, early)?.plan)
+    Ok(finish(problem, Selection { rewritten, ..Selection::default() }, 0, false)?.plan)
 }
 
 /// Puts moves beside kernels if `early`, as far as `target` bytes allow, and lays everything out.
@@ -85,11 +81,6 @@ pub(crate) fn fits(problem: &Problem, plan: &Plan, budget: u64) -> bool {
     let [host, disk] = problem.beside();
     let limits = [(Tier::Device, budget), (Tier::Host, host), (Tier::Disk, disk)];
     limits.into_iter().all(|(tier, limit)| plan.spaces[tier as usize].bytes <= limit)
-}
-
-/// Predicted seconds of a plan.
-pub(crate) fn seconds(problem: &Problem, plan: &Plan) -> f64 {
-    timing(problem, plan).seconds
 }
 
 /// Predicted timing of a plan.

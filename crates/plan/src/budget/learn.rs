@@ -1,6 +1,6 @@
-//! Choices that served before, as first guesses for inputs of other sizes. What is best to recompute hardly depends on
-//! the sizes, only on the share of what is needed that there is room for: choices are searched for several shares
-//! before the first step, and adapted to every new size in a moment.
+//! Choices made before, as first guesses for inputs of other sizes. The best choices hardly depend on the sizes, only on
+//! the share of the needed memory that the budget has: choices are searched for several shares before the first step,
+//! and adapted to every new size.
 
 use crate::budget::choose::Rewritten;
 use crate::budget::finish::{Finished, finish, fits};
@@ -14,7 +14,7 @@ use crate::step::progress::Activity;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 
-/// Shares of what is needed, in hundredths, for which choices are searched.
+/// Shares of the needed memory, in hundredths, for which choices are searched.
 const SHARES: [u64; 16] = [96, 92, 87, 82, 77, 71, 65, 59, 53, 47, 41, 36, 31, 26, 21, 16];
 /// Other sizes may need a little less than the share of the tightest budget.
 const TIGHTER: f64 = 0.96;
@@ -24,7 +24,7 @@ const CLOSE: f64 = 1.002;
 const CLOSEST: usize = 3;
 const ATTEMPTS: usize = 3;
 
-/// Choices, and the share of what is needed beyond weights and states that they fit into.
+/// Choices, and the share of the needed memory beyond weights and states that they fit into.
 #[derive(Clone)]
 pub(crate) struct Learned {
     share: f64,
@@ -61,7 +61,7 @@ pub(crate) fn learn(
     Ok(all)
 }
 
-/// The plan adapted from what was learned, if that fits.
+/// The plan of adapted choices, if it fits.
 pub(crate) fn recall(
     learned: &[Learned],
     problem: &mut Problem,
@@ -83,7 +83,7 @@ pub(crate) fn recall(
     Ok(None)
 }
 
-/// What was learned for budgets that are no larger than this one for these sizes, the largest first.
+/// Choices for budgets that are no larger than this one for these sizes, the largest first.
 pub(crate) fn closest<'a>(
     learned: &'a [Learned],
     problem: &Problem,
@@ -107,13 +107,13 @@ fn adapt(problem: &Problem, learned: &Learned, budget: u64) -> Result<Option<Fin
             return Ok(Some(finished));
         }
         let over = finished.plan.spaces[Tier::Device as usize].bytes.saturating_sub(budget);
-        // Less than what it came to, or the same would be chosen again.
+        // Below the present peak, or the same would be chosen again.
         target = target.min(live).saturating_sub((over + over / 4).max(64));
     }
     Ok(None)
 }
 
-/// The share of what is needed beyond weights and states that a budget has room for.
+/// The share of the needed memory beyond weights and states that a budget has.
 fn share(budget: u64, need: u64, state: u64) -> f64 {
     budget.saturating_sub(state) as f64 / (need.saturating_sub(state)).max(1) as f64
 }

@@ -1,22 +1,22 @@
-//! Moves and collectives beside kernels: what is fetched is fetched early enough to be there when it is needed,
-//! and what is stored, or others read, keeps its bytes until that is over, both only as far as there is room.
+//! Moves and collectives beside kernels, as far as there is memory: fetches start early enough to end before they are
+//! needed, and the bytes of stores and of collectives' operands stay in use until these end.
 
 mod collectives;
 
 pub use collectives::put_off;
 
 use crate::document::plan::{TIERS, Tier};
-use crate::step::lifetime::Lifetimes;
-use crate::step::lifetime::profile;
+use crate::step::layout::aligned;
+use crate::step::lifetime::{Lifetimes, profile};
 use crate::step::script::{Script, ScriptAct, ScriptOp};
 
-/// Seconds by which moves are ahead of their time where there is room: a thread has to wake up first, and
-/// neither kernels nor links are exactly as fast as they are thought to be.
+/// Seconds by which moves start earlier than predicted, where there is memory: threads take time to wake, and predicted
+/// speeds are not exact.
 const AHEAD: f64 = 5e-3;
-/// The same, as a share of the seconds of the move.
+/// The same in proportion to the seconds of the move.
 const SLOWER: f64 = 2.0;
 
-/// What is known of time and room.
+/// Seconds, bytes and limits that overlap depends on.
 pub struct OverlapTerms<'a> {
     /// Bytes of one instance of each value.
     pub bytes: &'a [u64],
@@ -24,7 +24,7 @@ pub struct OverlapTerms<'a> {
     pub scratch: &'a dyn Fn(usize) -> u64,
     /// Seconds by node.
     pub seconds: &'a dyn Fn(usize) -> f64,
-    /// Whether a node meets other devices, beside the computation.
+    /// Whether a node is a collective, which runs beside the computation.
     pub meets: &'a dyn Fn(usize) -> bool,
     /// Seconds to move a byte from tier to tier.
     pub link: &'a dyn Fn(Tier, Tier) -> f64,
@@ -34,7 +34,7 @@ pub struct OverlapTerms<'a> {
 
 impl OverlapTerms<'_> {
     fn size(&self, script: &Script, v: u32) -> u64 {
-        crate::step::layout::aligned(self.bytes[script.versions[v as usize].of.value.index()])
+        aligned(self.bytes[script.versions[v as usize].of.value.index()])
     }
 
     fn move_seconds(&self, script: &Script, act: usize) -> f64 {
@@ -43,7 +43,7 @@ impl OverlapTerms<'_> {
         self.size(script, from) as f64 * (self.link)(tier(from), tier(to))
     }
 
-    /// When each act begins if nothing ever waits.
+    /// When each act begins if no act waits.
     fn begins(&self, script: &Script) -> Vec<f64> {
         let mut now = 0.0;
         let begin = |act: &ScriptAct| {
@@ -59,11 +59,11 @@ impl OverlapTerms<'_> {
     }
 }
 
-/// The script with every fetch as much earlier as it takes, where there is room for it.
+/// The script with every fetch as early as it must start, as far as there is memory.
 pub fn fetch_early(script: &Script, life: &Lifetimes, room: &OverlapTerms) -> Script {
     let mut used = profile(script, life, room.bytes, room.scratch);
     let begins = room.begins(script);
-    // After which act each move can be done: the one that makes what is moved, or gives it its next value.
+    // By move: the act that makes its source, or gives it its next value.
     let mut made = vec![0usize; script.versions.len()];
     let mut after = vec![0usize; script.acts.len()];
     for (t, act) in script.acts.iter().enumerate() {
@@ -75,9 +75,9 @@ pub fn fetch_early(script: &Script, life: &Lifetimes, room: &OverlapTerms) -> Sc
         }
         script.split(t).1.iter().for_each(|&v| made[v as usize] = t + 1);
     }
-    // (position, kind, old act): a fetch comes before what stood at its position.
+    // (position, whether it stays there, old act): a fetch comes before the act at its position.
     let mut order: Vec<(usize, bool, usize)> = (0..script.acts.len()).map(|t| (t, true, t)).collect();
-    // When the link from each tier has to begin with the fetches that come later.
+    // By tier: when its link has to start the fetches that come later.
     let mut free = [f64::INFINITY; TIERS.len()];
     let mut fetches = Vec::new();
     let mut earlier = |at: &mut usize, t: usize, begin: f64| {
@@ -99,27 +99,21 @@ pub fn fetch_early(script: &Script, life: &Lifetimes, room: &OverlapTerms) -> Sc
         *free = latest.max(begins[at]).min(*free);
         fetches.push((t, at, latest - AHEAD - SLOWER * seconds));
     }
-    // All are in time before any is ahead of it.
+    // All fetches are in time before any starts earlier than it must.
     for (t, mut at, begin) in fetches {
         earlier(&mut at, t, begin);
         order[t] = (at, at == t, t);
     }
     order.sort();
-    let mut early =
-        Script { versions: script.versions.clone(), outputs: script.outputs.clone(), ..Script::default() };
-    for (_, _, t) in order {
-        early.acts.push(ScriptAct { refs: early.refs.len() as u32, ..script.acts[t] });
-        early.refs.extend(script.refs(t));
-    }
-    early
+    script.reordered(order.into_iter().map(|(_, _, t)| t))
 }
 
-/// Lets the bytes of what is stored stay in use until it should be away, and those of what is brought to a
-/// collective until that should be over, where there is room.
+/// Extends the lifetimes of stored values until their stores should end, and those of operands of collectives until
+/// these should end, as far as there is memory.
 pub fn store_late(script: &Script, life: &mut Lifetimes, room: &OverlapTerms) {
     let mut used = profile(script, life, room.bytes, room.scratch);
     let begins = room.begins(script);
-    // When the link to each tier is done with the stores so far; that of the device, with collectives.
+    // By tier: when its link has done the stores so far; for the device, when collectives are done.
     let mut free = [0.0f64; TIERS.len()];
     let mut stores = Vec::new();
     let mut later = |end: &mut usize, t: usize, until: f64| {

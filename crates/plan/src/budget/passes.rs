@@ -47,7 +47,7 @@ pub(crate) fn record(problem: &Problem, found: &Finished) -> Result<Vec<PlanPass
     Ok(passes)
 }
 
-/// The figures of a plan, and what is read off it of the change that made it.
+/// The figures of a plan, and of the change that made it.
 fn pass(problem: &Problem, change: PassChange, plan: &Plan) -> PlanPass {
     let timing = timing(problem, plan);
     let change = match change {
@@ -110,7 +110,7 @@ fn stages(problem: &Problem, found: &Finished) -> Vec<Stage> {
     stages
 }
 
-/// The script in which what is recomputed is, and all else stays on the device.
+/// The script with recompute alone: all other values stay on the device.
 fn recomputed(problem: &Problem, choices: &Choices) -> Option<Stage> {
     let base = problem.base();
     let mut only = Choices { residences: vec![Tier::Device; choices.residences.len()], ..choices.clone() };

@@ -2,27 +2,24 @@
 //! size within the limits of its options, and says how little memory would do.
 
 use crate::budget::bound::{MemoryBound, bound_anywhere};
-use crate::budget::choices::Choices;
-use crate::budget::choose;
+use crate::budget::choose::LONG;
 use crate::budget::finish::{Finished, finish_script, lay_resident};
 use crate::budget::learn::{Learned, closest, learn, recall};
 use crate::budget::passes::record;
 use crate::budget::problem::{Effort, Problem};
-use crate::budget::residences;
-use crate::budget::rewrite::rewrite;
-use crate::budget::squeeze::{roomier, smallest, squeeze};
+use crate::budget::squeeze::{roomier, squeeze};
 use crate::document::error::PlanError;
 use crate::document::plan::{Plan, Tier};
 use crate::document::residence::Persistent;
 use crate::step::base::Base;
 use crate::step::options::PlanOptions;
-use crate::step::order::OrderRule;
+use crate::step::order::{OrderRule, RULES};
 use crate::step::outline::Outline;
 use crate::step::script::Script;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 
-/// An outline with what was learned about it. The graph and the number of partials given to its methods must be those
+/// An outline with learned choices. The graph and the number of partials given to its methods must be those
 /// it was made for; sizes are those of the whole batch.
 #[derive(Clone)]
 pub struct StepPlanner {
@@ -36,7 +33,8 @@ impl StepPlanner {
     /// Chooses the order that needs least memory for inputs of these sizes, never more than the graph's own; it serves
     /// inputs of any size.
     pub fn new(graph: &Graph, sizes: &Bindings, options: &PlanOptions) -> Result<StepPlanner, PlanError> {
-        Ok(StepPlanner { outline: Outline::new(graph, sizes, options)?, learned: Vec::new() })
+        let rules: &[OrderRule] = if options.grouped { &[OrderRule::Grouped] } else { &RULES };
+        Ok(StepPlanner { outline: Outline::new(graph, sizes, options, rules)?, learned: Vec::new() })
     }
 
     /// The planner with one rule of order.
@@ -46,13 +44,13 @@ impl StepPlanner {
         options: &PlanOptions,
         rule: OrderRule,
     ) -> Result<StepPlanner, PlanError> {
-        let outline = Outline::with_rule(graph, sizes, options, rule)?;
+        let outline = Outline::new(graph, sizes, options, &[rule])?;
         Ok(StepPlanner { outline, learned: Vec::new() })
     }
 
     /// Whether the script is too long for plans to be weighed against each other.
     pub fn is_long(&self) -> bool {
-        choose::is_long(&self.outline)
+        self.outline.script.acts.len() > LONG
     }
 
     /// The plan for inputs of these sizes, within the budgets.
@@ -99,24 +97,6 @@ impl StepPlanner {
         roomier(problem, budget, found, |kept| Ok(problem.fit(&base, &start, kept, room, false)?.ok()))
     }
 
-    /// The plan that carries out choices made elsewhere, whatever it needs: `choose` is given the script
-    /// in which everything stays, with all that is resident elsewhere away while it is not used.
-    pub fn plan_with(
-        &self,
-        graph: &Graph,
-        sizes: &Bindings,
-        options: &PlanOptions,
-        choose: impl FnOnce(&Base, Choices) -> Choices,
-    ) -> Result<Plan, PlanError> {
-        let sizes = self.outline.sizes(graph, sizes, options)?;
-        let problem = Problem::new(&self.outline, graph, &sizes, options)?;
-        let base = problem.base();
-        let choices = choose(&base, problem.away_at_first(&base));
-        let script =
-            rewrite(&base, &choices).map_err(|e| PlanError::Impossible(problem.name(&base, e.wanted)))?;
-        finish_script(&problem, script, options.memory.unwrap_or(u64::MAX), true)
-    }
-
     /// The plan of a script written elsewhere from the one in which everything stays, whatever it needs; none
     /// if there is no such script.
     pub fn plan_script(
@@ -129,7 +109,7 @@ impl StepPlanner {
         let sizes = self.outline.sizes(graph, sizes, options)?;
         let problem = Problem::new(&self.outline, graph, &sizes, options)?;
         let script = write(&problem.base());
-        script.map(|script| finish_script(&problem, script, 0, false)).transpose()
+        script.map(|script| finish_script(&problem, script)).transpose()
     }
 
     /// Searches choices for inputs of these sizes under their budget and larger ones, from which those for
@@ -140,34 +120,6 @@ impl StepPlanner {
             self.learned = learn(&self.outline, graph, sizes, options, budget)?;
         }
         Ok(())
-    }
-
-    /// Where weights and states should be between steps, so that inputs of these sizes can be trained on
-    /// within the budgets and the step takes least time: all on the device if that is possible, else
-    /// optimizer states first, then weights.
-    pub fn place_weights(
-        &self,
-        graph: &Graph,
-        sizes: &Bindings,
-        options: &PlanOptions,
-    ) -> Result<Persistent, PlanError> {
-        residences::place_weights(&self.outline, graph, sizes, options)
-    }
-
-    /// Places weights and states and plans a step quickly: all of them on the device, or else all beside it.
-    pub fn place_weights_simply(
-        &self,
-        graph: &Graph,
-        sizes: &Bindings,
-        options: &PlanOptions,
-    ) -> Result<(Persistent, Plan), PlanError> {
-        residences::place_weights_simply(&self.outline, graph, sizes, options)
-    }
-
-    /// The smallest budget of the device that will do for these sizes, with weights and states where they
-    /// are; found by quick searches, to within a hundredth.
-    pub fn smallest(&self, graph: &Graph, sizes: &Bindings, options: &PlanOptions) -> Result<u64, PlanError> {
-        smallest(&self.outline, graph, sizes, options)
     }
 
     /// Device bytes that no plan for inputs of these sizes can do without, wherever weights and states are between

@@ -55,14 +55,12 @@ impl<'a> Problem<'a> {
     ) -> Result<Problem<'a>, PlanError> {
         let bytes: Vec<u64> = outline.kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect();
         let seconds = seconds(&outline.script, &bytes, |node| outline.seconds(sizes, node));
-        let place = |(_, role, info): (Value, Role, &ValueInfo)| match role {
-            Role::Weight(_) | Role::State(_) => {
-                let residence = options.persistent.residences.get(&info.name);
-                residence
-                    .map(|residence| Some(*residence))
-                    .ok_or_else(|| PlanError::NotPersistent(info.name.clone()))
+        let place = |(_, role, info): (Value, Role, &ValueInfo)| {
+            let residence = options.persistent.residences.get(&info.name).copied();
+            match role.persists() {
+                true => residence.map(Some).ok_or_else(|| PlanError::NotPersistent(info.name.clone())),
+                false => Ok(None),
             }
-            _ => Ok(None),
         };
         let places = graph.inputs().map(place).collect::<Result<_, _>>()?;
         let stopped = Cell::new(false);
@@ -105,8 +103,8 @@ impl<'a> Problem<'a> {
         residences
     }
 
-    /// What is resident elsewhere is on the device only while it is used, or if it is used again soon,
-    /// measured by the time it takes to fetch it.
+    /// Choices in which values that reside elsewhere leave the device, unless their next use is soon relative to the time
+    /// of a fetch.
     pub(crate) fn away_at_first(&self, base: &Base) -> Choices {
         let mut choices = Choices::keep(base, self.residences());
         let mut begins = Vec::with_capacity(self.seconds.len());
@@ -117,17 +115,15 @@ impl<'a> Problem<'a> {
         }
         for v in 0..base.script.versions.len() {
             let tier = choices.residences[v];
-            let choice = match tier {
-                Tier::Device => continue,
-                Tier::Host => Choice::Host,
-                Tier::Disk => Choice::Disk,
-            };
+            if tier == Tier::Device {
+                continue;
+            }
             let bytes = self.bytes[base.script.versions[v].of.value.index()] as f64;
             let fetch = bytes * per_byte(&self.options.links, tier, Tier::Device);
             for gap in base.first[v] as usize..(base.first[v + 1] as usize).saturating_sub(1) {
                 let [from, to] = [0, 1].map(|i| base.uses[gap + i] as usize);
                 if from + 1 < to && begins[to] - begins[from + 1] > SOON * fetch {
-                    choices.gaps[gap] = choice;
+                    choices.gaps[gap] = tier.into();
                 }
             }
         }

@@ -1,14 +1,12 @@
-//! A script in which chosen values do not stay: between two of their uses they are forgotten and computed
-//! again, or wait in another tier. What is needed for a computation is brought back just before it,
-//! however far that reaches.
+//! The script that carries out choices: between two of their uses values are recomputed or wait in another tier. The
+//! operands of a recompute are brought back just before it, recursively.
 
 use crate::budget::choices::Choices;
 use crate::document::plan::{Choice, Tier};
 use crate::step::base::{Base, Fate, NEVER};
 use crate::step::script::{Script, ScriptOp, Version, VersionId};
 
-/// Something that cannot be: a version would be computed from an input that has been overwritten, or from what is gone
-/// and cannot be recomputed.
+/// A recompute that is impossible: an operand has been overwritten, or is gone and cannot be recomputed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impossible {
     /// What should have stayed: of all that was to be recomputed one from the other, the first.
@@ -29,7 +27,7 @@ pub fn rewrite(base: &Base, choices: &Choices) -> Result<Script, Impossible> {
 /// Writes scripts, one after the other, without new memory for each.
 #[derive(Default)]
 pub struct Writer {
-    /// What was written last.
+    /// The script that was written last.
     pub script: Script,
     /// All that stood in the way, each as if those before had stayed; empty if nothing did.
     pub failed: Vec<Impossible>,
@@ -107,7 +105,7 @@ impl Writer {
             ScriptOp::Carry => {
                 let input = base.script.refs(t)[1] as usize;
                 self.script.refs.push(self.residences[input]);
-                // Whoever reads it next must see what it has become.
+                // Later readers must see its next value.
                 if choices.residences[input] != Tier::Device {
                     (self.here[input], self.copy[input]) = (NEVER, self.residences[input]);
                 }
@@ -140,7 +138,7 @@ impl Writer {
         }
         while let Err(impossible) = self.bring(base, choices, v) {
             self.failed.push(impossible);
-            // As if it had stayed; what is written from here on is not used.
+            // As if it had stayed; the script is not used.
             self.here[impossible.wanted as usize] = impossible.wanted;
         }
     }
@@ -164,24 +162,18 @@ impl Writer {
             self.here[i] = NEVER;
             return;
         }
-        let away = |tier| match tier {
-            Tier::Host => Choice::Host,
-            Tier::Disk => Choice::Disk,
-            Tier::Device => Choice::Keep,
-        };
         // After its last use an input is let go if it waits elsewhere for the next step.
         let choice = match choice {
-            Choice::Keep if fate == Fate::Leaves => away(choices.residences[i]),
+            Choice::Keep if fate == Fate::Leaves => choices.residences[i].into(),
             choice => choice,
         };
-        let tier = match choice {
-            Choice::Keep => return,
-            Choice::Recompute => {
+        let tier = match choice.tier() {
+            Some(Tier::Device) => return,
+            Some(tier) => tier,
+            None => {
                 self.here[i] = NEVER;
                 return;
             }
-            Choice::Host => Tier::Host,
-            Choice::Disk => Tier::Disk,
         };
         let from = std::mem::replace(&mut self.here[i], NEVER);
         if from != NEVER && self.copy[i] == NEVER {
@@ -240,7 +232,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Of what was to be computed, one from the other, for the sake of `wanted`: the first that was let go for that.
+    /// The first version on the way to `wanted` that was to be recomputed by choice.
     fn impossible(&self, base: &Base, choices: &Choices, wanted: VersionId) -> Impossible {
         let gap = |v: VersionId| self.next[v as usize].saturating_sub(1) as usize;
         let let_go = |v: &VersionId| {
@@ -251,7 +243,7 @@ impl Writer {
         Impossible { wanted, gap: gap(wanted) }
     }
 
-    /// Lets go of what was brought back, after this act, if it has no use of its own to wait for.
+    /// Frees a version that was brought back after this act, if it has no use of its own later.
     fn borrow(&mut self, base: &Base, choices: &Choices, v: VersionId) {
         let i = v as usize;
         let next = self.next[i];

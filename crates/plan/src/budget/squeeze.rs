@@ -1,11 +1,11 @@
-//! Plans that keep within a budget. What is needed is compared with what there is; if it is too much, a
-//! [search](crate::budget::choose) says what does not stay, [moves](crate::budget::overlap) are put beside kernels, and the
-//! result is laid out. Layout loses some bytes; if they break the budget, less is aimed at.
+//! Plans within a budget: a [search](crate::budget::choose) makes choices, [moves](crate::budget::overlap) are put beside
+//! kernels, and the result is laid out. If the gaps of the layout exceed the budget, the search gets a smaller target.
 
 use crate::budget::bound::bound;
 use crate::budget::choices::Choices;
 use crate::budget::choose::{Selection, Shortfall, is_polished};
-use crate::budget::finish::{Finished, finish, fits, seconds};
+use crate::budget::finish::{Finished, finish, fits, timing};
+use crate::budget::planner::StepPlanner;
 use crate::budget::problem::{Effort, Problem};
 use crate::document::error::PlanError;
 use crate::document::plan::{Act, Tier};
@@ -17,12 +17,11 @@ use crate::step::script::ScriptOp;
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 
-/// Moves that start early need room; where it is scarce they start when they must. What is chosen for less
-/// than the budget, in hundredths, may fit where what was chosen for all of it does not.
+/// Variants that are tried: whether moves start early, which needs memory, and the target of the search in hundredths of
+/// the budget.
 const WAYS: [(bool, u64); 7] =
     [(true, 100), (false, 100), (false, 97), (false, 93), (false, 87), (false, 80), (false, 70)];
-/// What is kept on the device may leave room for moves that start early: shares of the budget that are filled
-/// with what is kept, and with moves too, in hundredths.
+/// Variants that leave memory for early moves: hundredths of the budget for kept values, and for these and moves.
 const ROOMY: [(u64, u64); 4] = [(88, 100), (88, 94), (75, 100), (75, 90)];
 /// How many of the ways a quick search tries.
 const QUICK: usize = 3;
@@ -49,7 +48,7 @@ pub(crate) fn squeeze(
     }
     let ordinary = options.at_ordinary_prices();
     let sizes = &outline.priced(sizes, &ordinary);
-    // What is polished may be harder to lay out; all that `smallest` found must be found again.
+    // Polished choices may be harder to lay out; every budget that `smallest` found must be met.
     let polished = is_polished(outline.script.acts.len());
     for effort in [Some(Effort::Thorough), polished.then_some(Effort::Quick)].into_iter().flatten() {
         match squeeze_at(outline, graph, sizes, &ordinary, budget, effort) {
@@ -95,44 +94,42 @@ pub(crate) fn squeeze_at(
     Err(PlanError::DoesNotFit { needed: least, proven: false, budget, holders })
 }
 
-/// The smallest budget of the device that will do for these sizes, with weights and states where they
-/// are; found by quick searches, to within a hundredth.
-pub(crate) fn smallest(
-    outline: &Outline,
-    graph: &Graph,
-    sizes: &Bindings,
-    options: &PlanOptions,
-) -> Result<u64, PlanError> {
-    let options = &options.at_ordinary_prices();
-    let sizes = outline.sizes(graph, sizes, options)?;
-    let problem = Problem::new(outline, graph, &sizes, options)?;
-    let base = problem.base();
-    let start = problem.away_at_first(&base);
-    let chosen = problem.least(&base, &start)?;
-    // Little less than what was found to be least can be hoped for.
-    let mut low = bound(&problem).bytes.max(chosen.peak / 4 * 3).saturating_sub(1);
-    let plan = finish(&problem, chosen, 0, false)?.plan;
-    let mut high = plan.spaces[Tier::Device as usize].bytes;
-    let will_do = |budget: u64| -> Result<bool, PlanError> {
-        let options = PlanOptions { memory: Some(budget), ..*options };
-        let mut problem = Problem::new(outline, graph, &sizes, &options)?;
-        problem.effort = Effort::Quick;
-        Ok(try_ways(&problem, &base, &start, budget)?.is_ok())
-    };
-    // Other tiers may be too small for what needs least.
-    let mut will = fits(&problem, &plan, high);
-    while !will {
-        if high >= u64::MAX / 2 {
-            return Err(PlanError::NoRoom);
+impl StepPlanner {
+    /// The smallest budget of the device that will do for these sizes, with weights and states where they
+    /// are; found by quick searches, to within a hundredth.
+    pub fn smallest(&self, graph: &Graph, sizes: &Bindings, options: &PlanOptions) -> Result<u64, PlanError> {
+        let outline = &self.outline;
+        let options = &options.at_ordinary_prices();
+        let sizes = outline.sizes(graph, sizes, options)?;
+        let problem = Problem::new(outline, graph, &sizes, options)?;
+        let base = problem.base();
+        let start = problem.away_at_first(&base);
+        let chosen = problem.least(&base, &start)?;
+        // The smallest budget is hardly below the least peak found.
+        let mut low = bound(&problem).bytes.max(chosen.peak / 4 * 3).saturating_sub(1);
+        let plan = finish(&problem, chosen, 0, false)?.plan;
+        let mut high = plan.spaces[Tier::Device as usize].bytes;
+        let will_do = |budget: u64| -> Result<bool, PlanError> {
+            let options = PlanOptions { memory: Some(budget), ..*options };
+            let mut problem = Problem::new(outline, graph, &sizes, &options)?;
+            problem.effort = Effort::Quick;
+            Ok(try_ways(&problem, &base, &start, budget)?.is_ok())
+        };
+        // Other tiers may be too small for what needs least.
+        let mut will = fits(&problem, &plan, high);
+        while !will {
+            if high >= u64::MAX / 2 {
+                return Err(PlanError::NoRoom);
+            }
+            (low, high) = (high, high + high / 8 + 64);
+            will = will_do(high)?;
         }
-        (low, high) = (high, high + high / 8 + 64);
-        will = will_do(high)?;
+        while high.saturating_sub(low) > (high / 200).max(64) {
+            let middle = low + (high - low) / 2;
+            *(if will_do(middle)? { &mut high } else { &mut low }) = middle;
+        }
+        Ok(high)
     }
-    while high.saturating_sub(low) > (high / 200).max(64) {
-        let middle = low + (high - low) / 2;
-        *(if will_do(middle)? { &mut high } else { &mut low }) = middle;
-    }
-    Ok(high)
 }
 
 /// The plan, or if it moves something, one that keeps less so that moves can start earlier, if it takes
@@ -146,12 +143,12 @@ pub(crate) fn roomier(
     if !found.plan.steps.iter().any(|step| matches!(step.act, Act::Move { .. })) {
         return Ok(found);
     }
-    let mut best = (seconds(problem, &found.plan), found);
+    let mut best = (timing(problem, &found.plan).seconds, found);
     for (kept, used) in ROOMY {
         let share = |hundredths: u64| (u128::from(budget) * u128::from(hundredths) / 100) as u64;
         let Some(chosen) = choose(share(kept))? else { continue };
         let other = finish(problem, chosen, share(used), true)?;
-        let taken = seconds(problem, &other.plan);
+        let taken = timing(problem, &other.plan).seconds;
         if fits(problem, &other.plan, budget) && taken < best.0 {
             best = (taken, other);
         }
@@ -194,7 +191,7 @@ fn try_ways(
                 Ok(chosen) => chosen,
                 Err(Shortfall { enough }) => {
                     missed.least = missed.least.min(enough.max(budget + 1));
-                    // What is asked for otherwise is the same, or harder.
+                    // The other variants have the same target, or a smaller one.
                     if way == 0 && attempt == 0 {
                         return Ok(Err(missed));
                     }
@@ -211,7 +208,7 @@ fn try_ways(
             let needed = spaces[Tier::Device as usize].bytes;
             if needed > budget {
                 missed.least = missed.least.min(needed);
-                // Less than what it came to, or the same would be chosen again.
+                // Below the present peak, or the same would be chosen again.
                 target = target.min(live).saturating_sub((needed - budget).max(64));
             }
             for (place, space) in spaces[1..].iter().enumerate() {

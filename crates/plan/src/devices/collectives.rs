@@ -2,9 +2,8 @@
 
 use crate::document::plan::{Plan, PlanStream};
 
-/// Has the computation wait for every collective where it comes to it. For who has no core to hold collectives beside the
-/// computation, and no links that take their time: another thread would take the time from kernels, and that of waking
-/// it up, and back.
+/// Makes the computation wait for every collective. Without a free core and without slow links, another thread would only
+/// take time from kernels.
 pub fn take_turns(plan: &mut Plan) {
     let (mut last, mut open) = (None, Vec::new());
     for i in 0..plan.steps.len() {

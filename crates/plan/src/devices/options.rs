@@ -1,5 +1,4 @@
-//! What the plans of one device are made for: its budgets, its prices, and what only the machine knows, as numbers and
-//! callbacks. Nothing here reads the machine itself.
+//! Options of the plans of one device: budgets, speeds, and properties of the machine as numbers and callbacks.
 
 use crate::document::job::{Limits, Rank};
 use crate::document::links::Links;
@@ -15,15 +14,15 @@ use std::fmt::{self, Debug};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Working memory, in bytes, of the kernel that runs a node for the sizes of one partial, with so many threads.
+/// Working memory, in bytes, of the kernel of a node, for the sizes of one partial and a number of threads.
 pub type Scratch = dyn Fn(&Graph, &Node, &Bindings, usize) -> Result<u64, DimError> + Send + Sync;
 
 /// Runs a function for each number below the first argument, several at a time if the machine allows.
 pub type ForEach = dyn Fn(usize, &(dyn Fn(usize) + Sync)) + Send + Sync;
 
-/// Sees how planning goes; devices may be planned by several threads at once.
+/// Watches planning; several threads may plan devices at once.
 pub trait PlanWatch: Debug + Send + Sync {
-    /// Called many times a second; planning ends if it says so.
+    /// Called many times a second; `Break` ends planning.
     fn see(&self, progress: Progress) -> ControlFlow<()>;
 }
 
@@ -34,7 +33,7 @@ pub trait ScriptWriter: Debug + Send + Sync {
     fn write(&self, outline: &Outline, base: &Base, sizes: &BoundSizes) -> Option<Script>;
 }
 
-/// What the plans of one device are made for.
+/// Options of the plans of one device.
 #[derive(Clone)]
 pub struct DeviceOptions {
     /// Threads that run its kernels.
@@ -43,11 +42,11 @@ pub struct DeviceOptions {
     pub cores: usize,
     /// Hard limit of device memory; without one the device grows as plans need it.
     pub memory: Option<u64>,
-    /// Hard limit of host memory for what does not stay on the device.
+    /// Hard limit of host memory for values that leave the device.
     pub host_memory: Option<u64>,
     /// Hard limit of the disk tier; there is none without one.
     pub disk: Option<u64>,
-    /// Links of stated speeds between all devices and their host; without them links hold nothing up.
+    /// Links of stated speeds between all devices and their host; without it transfers take no time on links.
     pub topology: Option<Arc<Topology>>,
     /// The largest input there will be. With it a budget is proven before the first step, and weights and states leave
     /// the device if they must.
@@ -68,7 +67,7 @@ pub struct DeviceOptions {
     pub rank: Option<Rank>,
     /// Working memory of kernels.
     pub scratch: Arc<Scratch>,
-    /// Sees how planning goes, and may stop it.
+    /// Watches planning, and may stop it.
     pub watch: Option<Arc<dyn PlanWatch>>,
     /// Plans with the scripts of another method.
     pub writer: Option<Arc<dyn ScriptWriter>>,
@@ -116,8 +115,8 @@ impl DeviceOptions {
         Limits { device: self.memory, host: self.host_memory, disk: self.disk }
     }
 
-    /// Whether the computation waits for collectives where it comes to them: there is neither a link to wait for
-    /// meanwhile nor a core for another thread. Stages of a pipeline must not wait for each other.
+    /// Whether collectives run inline: there is neither a link to wait for nor a core for another thread. Stages of a
+    /// pipeline must not wait for each other.
     pub(crate) fn exchanges_inline(&self) -> bool {
         use crate::document::job::WorkSharing;
         let links = self.topology.as_ref().is_some_and(|topology| !topology.links().is_empty());

@@ -1,19 +1,17 @@
-//! A pipeline: the nodes of a graph are in packs, each pack on one device, and a value that another device
-//! needs is passed to it. Every device gets an ordinary graph; together they compute what the one did, to the
-//! last bit, for inputs of any size.
+//! A pipeline: the nodes of a graph are in packs, each pack is on one device, and values that another device needs are
+//! sent to it. Every device gets an ordinary graph for inputs of any size. Together they compute the same bits.
 
 mod follow;
 mod packs;
 mod turns;
 
 pub use follow::{follow, spread};
-pub use packs::scheduled;
+pub(crate) use packs::scheduled;
 pub use turns::{Style, turns};
 
-use crate::step::order::PartialTurn;
 use gulliver_graph::graph::op::send_receive::SendReceive;
 use gulliver_graph::graph::{
-    Graph, GraphError, GraphOutput, Node, NodeId, ObjectivePhase, Origin, Phase, Role, Type, Value, ValueInfo,
+    Graph, GraphError, GraphOutput, Node, NodeId, ObjectivePhase, Phase, Type, Value, ValueInfo,
 };
 use gulliver_graph::rewrite::Rewriter;
 use gulliver_graph::role::OutputRole;
@@ -22,13 +20,13 @@ use std::collections::HashMap;
 /// Where the nodes of a graph run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// How many devices there are.
+    /// The number of devices.
     pub devices: u32,
-    /// The device of each pack, in the order of the forward pass; those of an objective after those of the one before.
+    /// The device of each pack, in the order of the forward pass, objective after objective.
     pub packs: Vec<u32>,
     /// The pack of each node.
     pub pack_of: Vec<u32>,
-    /// The device of weights and states by name, where that is not for the nodes to say.
+    /// The device of weights and states by name, where nodes do not determine it.
     pub residences: HashMap<String, u32>,
 }
 
@@ -39,37 +37,28 @@ impl Placement {
     }
 }
 
-/// What one device does.
+/// The part of one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     /// Its graph.
     pub graph: Graph,
     /// The pack of each of its nodes; none for collectives.
     pub pack_of: Vec<Option<u32>>,
-    /// Its collectives, in the order everyone comes to them.
+    /// Its sends and receives, in an order that is the same for all devices.
     pub collectives: Vec<Handover>,
 }
 
-/// A value is passed.
+/// A value is sent from one device to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handover {
     /// Its number.
     pub number: u32,
     /// The node of this device's graph.
     pub node: NodeId,
-    /// The pack and phase of what makes the value; none if it is a weight.
+    /// The pack and phase of the node that makes the value; none if it is a weight.
     pub made: Option<(u32, Phase)>,
-    /// The pack and phase of who first reads it; none if it is an output.
+    /// The pack and phase of its first reader; none if it is an output.
     pub read: Option<(u32, Phase)>,
-}
-
-/// What each device does, with its turns.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Scheduled {
-    /// Its graph.
-    pub graph: Graph,
-    /// The turns of its nodes.
-    pub turns: Vec<PartialTurn>,
 }
 
 /// Why there is no pipeline.
@@ -85,10 +74,10 @@ pub enum PipelineError {
         /// Devices given.
         devices: u32,
     },
-    /// A schedule in which somebody waits for ever.
+    /// A schedule with a deadlock.
     #[error("pack {pack} waits for a pack that comes after it")]
     Stuck {
-        /// Which.
+        /// The pack that waits.
         pack: u32,
     },
     /// A device's graph breaks a rule of graphs.
@@ -96,8 +85,8 @@ pub enum PipelineError {
     Graph(#[from] GraphError),
 }
 
-/// The graphs of all devices. Outputs are where they are made; losses everywhere, so that
-/// everyone knows before its first update whether they are finite.
+/// The graphs of all devices. Outputs are on the device that makes them. Losses are on all devices, so that each knows
+/// before its first update whether they are finite.
 pub fn pipeline(graph: &Graph, placement: &Placement) -> Result<Vec<Line>, PipelineError> {
     let Placement { devices, packs, pack_of, .. } = placement;
     let fits = pack_of.len() == graph.nodes.len()
@@ -137,9 +126,9 @@ struct Layer<'a> {
     graph: &'a Graph,
     placement: &'a Placement,
     lines: Vec<Lining>,
-    /// The device that has a value first.
+    /// By value: the device that makes or holds it.
     residence: Vec<Option<u32>>,
-    /// By device, value, and whether it is the sum over the partials: what the device's graph calls it.
+    /// By device, value, and whether it is the sum over the partials: the value of the device's graph.
     local: HashMap<(u32, Value, bool), Value>,
     losses: Vec<Value>,
     collectives: u32,
@@ -152,7 +141,7 @@ impl<'a> Layer<'a> {
         Layer { graph, placement, lines, residence, local: HashMap::new(), losses, collectives: 0 }
     }
 
-    /// Weights and states are where their next value is made; everything else is fed to whoever reads it.
+    /// Adds inputs: weights and states where their next value is made, others on every device that reads them.
     fn inputs(&mut self) {
         let (graph, placement) = (self.graph, self.placement);
         let mut readers: Vec<Vec<u32>> = vec![Vec::new(); graph.values.len()];
@@ -167,18 +156,15 @@ impl<'a> Layer<'a> {
         let next: HashMap<Value, Value> = graph.carries.iter().copied().collect();
         for (v, role, info) in graph.inputs() {
             let read = &readers[v.index()];
-            let devices: Vec<u32> = match role {
-                Role::Weight(_) | Role::State(_) => {
-                    let made = next.get(&v).and_then(|next| match graph.value(*next).origin {
-                        Origin::Node { node, .. } => Some(placement.device(node)),
-                        Origin::Input(_) => None,
-                    });
-                    let residence = placement.residences.get(&info.name).copied().or(made);
-                    let residence = residence.or(read.first().copied()).unwrap_or(0);
-                    self.residence[v.index()] = Some(residence);
-                    vec![residence]
-                }
-                _ => (0..placement.devices).filter(|device| read.contains(device)).collect(),
+            let devices: Vec<u32> = if role.persists() {
+                let maker = next.get(&v).and_then(|next| graph.maker(*next));
+                let made = maker.map(|node| placement.device(node));
+                let residence = placement.residences.get(&info.name).copied().or(made);
+                let residence = residence.or(read.first().copied()).unwrap_or(0);
+                self.residence[v.index()] = Some(residence);
+                vec![residence]
+            } else {
+                (0..placement.devices).filter(|device| read.contains(device)).collect()
             };
             for device in devices {
                 let local = self.value(device, info.clone());
@@ -214,7 +200,7 @@ impl<'a> Layer<'a> {
         }
     }
 
-    /// A value on a device for a node of that phase and objective, passed there if it must be.
+    /// The value on a device, for a node of that phase and objective; sent there if it must be.
     fn at(
         &mut self,
         device: u32,
@@ -228,12 +214,9 @@ impl<'a> Layer<'a> {
         if let Some(&local) = self.local.get(&(device, v, sum && !here)) {
             return local;
         }
-        let from = self.residence[v.index()].expect("fed to everyone who reads it");
-        let made = match self.graph.value(v).origin {
-            Origin::Node { node, .. } => Some((node, &self.graph.nodes[node.index()])),
-            Origin::Input(_) => None,
-        };
-        // What a partial makes is passed when it is made, all else when it is read.
+        let from = self.residence[v.index()].expect("other inputs are on every device that reads them");
+        let made = self.graph.maker(v).map(|id| (id, &self.graph.nodes[id.index()]));
+        // A result of a partial is sent when it is made, other values when they are read.
         let early = made.filter(|(_, node)| node.phase != Phase::Update && phase != Phase::Update);
         let objective = early.map_or(objective, |(_, node)| node.objective);
         let made = made.map(|(id, node)| (self.placement.pack_of[id.index()], node.phase));
@@ -245,7 +228,7 @@ impl<'a> Layer<'a> {
         local
     }
 
-    /// The value that the receiving device has after both have met.
+    /// Adds a send and a receive. Returns the value on the receiving device.
     fn pass(&mut self, v: Value, [from, to]: [u32; 2], when: ObjectivePhase, collective: Handover) -> Value {
         let info = self.graph.value(v);
         let mut received = Value(0);
@@ -262,7 +245,7 @@ impl<'a> Layer<'a> {
         received
     }
 
-    /// Carries next values and gives outputs out.
+    /// Adds next values of inputs, and outputs.
     fn ends(&mut self) {
         let graph = self.graph;
         for &(input, next) in &graph.carries {

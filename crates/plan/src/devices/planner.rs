@@ -1,5 +1,5 @@
 //! The plans of one device of a job: where its weights and states reside, decided once for the largest input, and a
-//! plan for every input size that is met. Touches no memory and knows no machine.
+//! plan for every input size.
 
 mod need;
 mod partitions;
@@ -31,18 +31,28 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Shares of the time of moves that may turn out not to be hidden: how dear moves are thought to be.
-/// Each is tried on the largest input, and the one with the shortest step is kept.
+/// Assumed shares of the time of moves that kernels do not hide. Each is tried on the largest input, and the one with
+/// the shortest step is kept.
 const UNHIDDEN: [f64; 3] = [0.1, 0.4, 1.0];
 
-/// One graph of one device, and the whole it is part of.
+/// One graph of one device.
 pub(crate) struct DeviceGraph {
     /// The device's own graph.
     pub(crate) graph: Graph,
-    /// The turns of its nodes, if a schedule has given them any.
+    /// The turns of its nodes, if a schedule has them.
     pub(crate) turns: Option<Vec<PartialTurn>>,
-    /// The job's graph.
+    /// The job's graph, undivided.
     pub(crate) whole: Arc<Graph>,
+}
+
+/// Seconds of a device by node.
+pub(crate) struct NodePrices {
+    /// While all devices compute. For a collective, the seconds of its bytes in memory, whatever links they pass.
+    pub(crate) crowded: Vec<f64>,
+    /// While the other devices are idle, if that is known.
+    pub(crate) alone: Option<Vec<f64>>,
+    /// Of collectives beside kernels: seconds that kernels lose, and seconds that they take.
+    pub(crate) met: Vec<[f64; 2]>,
 }
 
 /// Plans one device of a job.
@@ -56,22 +66,22 @@ pub struct Planner {
     shards: HashMap<String, Shard>,
     unhidden: f64,
     grouped: bool,
-    /// Plans that nobody has taken yet.
+    /// Plans that were not handed out yet.
     ready: Vec<(Purpose, Bindings, SizedPlan)>,
-    /// Seconds of each kind of node by rates alone, for the inputs that were measured last.
+    /// Seconds of each kind of node by rates, for the inputs measured last.
     expected: Option<(Purpose, Bindings, Vec<f64>)>,
 }
 
 impl Planner {
-    /// Settles where weights and states are. With a budget and a largest input, they leave the device if
-    /// they must, both graphs are proven to fit (evaluation with as many examples at once as a partial of
-    /// training has), and plans for smaller inputs are prepared for.
+    /// Decides where weights and states reside. With a budget and a largest input, they leave the device if they must,
+    /// both graphs are proven to fit (evaluation takes as many examples at once as a partial of training), and plans for
+    /// smaller inputs are prepared.
     pub fn new(train: Graph, evaluate: Option<Graph>, options: DeviceOptions) -> Result<Planner, PlanError> {
         Planner::unsettled(train, evaluate, options)?.settled()
     }
 
-    /// A planner that has settled nothing, to ask for [bounds](Planner::bound) and
-    /// [estimates](Planner::try_out); weights and states are on the device.
+    /// A planner for [bounds](Planner::bound) and [estimates](Planner::try_out) only; weights and states are on the
+    /// device.
     pub fn unsettled(
         train: Graph,
         evaluate: Option<Graph>,
@@ -81,22 +91,13 @@ impl Planner {
         Ok(Planner::with_residences(train, evaluate, options, persistent))
     }
 
-    /// Has another see how planning goes, or nobody.
+    /// Replaces the watcher of planning.
     pub fn set_watch(&mut self, watch: Option<Arc<dyn PlanWatch>>) {
         self.options.watch = watch;
     }
 
-    /// A planner of one of several devices.
+    /// A planner of one of several devices, which holds these shards of some weights and states.
     pub(crate) fn of_graphs(
-        train: DeviceGraph,
-        evaluate: Option<DeviceGraph>,
-        options: DeviceOptions,
-    ) -> Result<Planner, PlanError> {
-        Planner::of_shards(train, evaluate, HashMap::new(), options)
-    }
-
-    /// The same for one that has but these shards of some weights and states.
-    pub(crate) fn of_shards(
         train: DeviceGraph,
         evaluate: Option<DeviceGraph>,
         shards: HashMap<String, Shard>,
@@ -113,8 +114,8 @@ impl Planner {
         planner.settled()
     }
 
-    /// The same for one of several devices that share nodes, at first for inputs of these sizes (of one partial,
-    /// and of what is evaluated at once).
+    /// The same for one of several devices that share nodes, first for inputs of these sizes (of one partial, and of one
+    /// evaluation).
     pub(crate) fn of_cut(
         train: (Arc<Partitions>, Bindings),
         evaluate: Option<(Arc<Partitions>, Bindings)>,
@@ -135,7 +136,7 @@ impl Planner {
         let mut planner = self;
         if let (Some(_), Some(largest)) = (planner.options.memory, planner.options.largest.clone()) {
             planner.settle(&largest)?;
-            // Where only the batch varies, next to no other sizes are met; graphs of one size learn nothing.
+            // If only the batch varies there are few other sizes; graphs of one size learn nothing.
             if !planner.train.is_for_one_size() && largest.iter().any(|(symbol, _)| symbol != BATCH) {
                 planner.with(Purpose::Train, &largest, |graph, steps, options| {
                     steps.learn(graph, &largest, options)
@@ -154,7 +155,7 @@ impl Planner {
         Ok(planner)
     }
 
-    /// Weights and states are where they are said to be.
+    /// A planner with given residences of weights and states.
     pub fn with_residences(
         train: Graph,
         evaluate: Option<Graph>,
@@ -174,8 +175,8 @@ impl Planner {
         }
     }
 
-    /// Settles weights and states for the order in which partials follow each other; if weights have to
-    /// leave the device, also for the one in which they take turns, and keeps the better.
+    /// Places weights and states for partials one after another. If weights have to leave the device, also for partials
+    /// that take turns layer by layer; the faster order is kept.
     fn settle(&mut self, largest: &Bindings) -> Result<(), PlanError> {
         let one_by_one = self.settle_in_order(largest);
         if matches!(one_by_one, Err(PlanError::Interrupted)) {
@@ -215,14 +216,14 @@ impl Planner {
         let mut best: Option<(f64, f64, Persistent)> = None;
         let mut reason = PlanError::NoRoom;
         let mut trained = false;
-        // Moves at several prices, and then as little on the device as can be.
+        // Moves at several prices, then the least on the device.
         for (unhidden, bare) in UNHIDDEN.map(|share| (share, false)).into_iter().chain([(UNHIDDEN[1], true)])
         {
-            // Where training fits in no way, it was tried with as little on the device as can be.
+            // If training does not fit at all, the least on the device was tried.
             if bare && (best.is_some() || !trained && matches!(reason, PlanError::DoesNotFit { .. })) {
                 break;
             }
-            // What does not fit hardly depends on prices.
+            // Whether it fits hardly depends on prices.
             if !bare && best.is_none() && matches!(reason, PlanError::DoesNotFit { .. }) {
                 continue;
             }
@@ -256,7 +257,7 @@ impl Planner {
                 Err(PlanError::NoRoom) => {}
                 Err(e) => return Err(e),
             }
-            // Without other tiers there is nothing to weigh; long plans are weighed once.
+            // Without other tiers there is no choice; long plans are compared once.
             let long = self.steps(Purpose::Train).is_some_and(StepPlanner::is_long);
             if !self.elsewhere() || long && best.is_some() {
                 break;
@@ -267,13 +268,9 @@ impl Planner {
         Ok(seconds)
     }
 
-    /// The largest input of evaluation, if this is that of training.
+    /// The largest input of evaluation, given that of training.
     pub fn evaluated_at(&self, largest: &Bindings) -> Bindings {
-        let mut slice = largest.clone();
-        if let Some(batch) = largest.get(BATCH) {
-            slice.set(BATCH, evaluated_at_once(batch, self.train.partials as usize));
-        }
-        slice
+        evaluated_sizes(largest, self.train.partials)
     }
 
     fn elsewhere(&self) -> bool {
@@ -285,28 +282,27 @@ impl Planner {
         self.evaluate.is_some()
     }
 
-    /// Where weights and states are between steps.
+    /// Where weights and states reside between steps.
     pub fn persistent(&self) -> &Persistent {
         &self.persistent
     }
 
-    /// Makes the graph that for inputs of these sizes, where it depends on them.
+    /// Replaces the graph by that for inputs of these sizes, where it depends on them.
     fn fit_to(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<(), PlanError> {
         self.side_mut(purpose).fit_to(sizes)
     }
 
-    /// What the plans are made for.
+    /// The options of the plans.
     pub fn options(&self) -> &DeviceOptions {
         &self.options
     }
 
-    /// Has plans timed by other speeds of kernels. Where weights and states are stays settled.
+    /// Sets assumed speeds of kernels for later plans. Weights and states stay where they reside.
     pub fn set_rates(&mut self, rates: Rates) {
         self.options.rates = rates;
     }
 
-    /// Has plans timed by what was measured of kernels like theirs, or by rates alone. Where weights and states
-    /// are stays settled.
+    /// Sets measured speeds of kernels for later plans, or none. Weights and states stay where they reside.
     pub fn set_curves(&mut self, curves: Option<Arc<Curves>>) {
         self.options.curves = curves;
     }
@@ -360,7 +356,7 @@ impl Planner {
         let new = self.steps(purpose).is_none();
         let made = self.with(purpose, sizes, |graph, steps, options| by(steps, graph, sizes, options));
         let mut plan = match made {
-            // What is best for other sizes may not be good enough for these.
+            // The order chosen for other sizes may need too much memory for these.
             Err(PlanError::DoesNotFit { .. }) if !new => {
                 self.side_mut(purpose).steps = None;
                 self.with(purpose, sizes, |graph, steps, options| by(steps, graph, sizes, options))
@@ -373,10 +369,10 @@ impl Planner {
         Ok(plan)
     }
 
-    /// The plan for inputs of these sizes with all a runner needs beside it.
+    /// A plan for inputs of these sizes, with everything else that a runner needs.
     fn sized(&mut self, purpose: Purpose, sizes: &Bindings, plan: Plan) -> Result<SizedPlan, PlanError> {
         let learns = self.options.memory.is_some();
-        // Only where something must be weighed does time matter.
+        // Time matters only under a budget.
         let seconds = if learns { self.timing(purpose, sizes, &plan)?.seconds } else { 0.0 };
         let side = self.side(purpose);
         let from_peers = exchanged(&side.graph, &slice_of(sizes, plan.partials)?, plan.partials)?;
@@ -390,14 +386,14 @@ impl Planner {
         })
     }
 
-    /// Keeps a plan that was made for inputs of these sizes until it is asked for.
+    /// Keeps a plan for inputs of these sizes until it is requested.
     pub fn keep(&mut self, purpose: Purpose, sizes: &Bindings, plan: Plan) -> Result<(), PlanError> {
         let made = self.sized(purpose, sizes, plan)?;
         self.ready.push((purpose, sizes.clone(), made));
         Ok(())
     }
 
-    /// What the device does of its job.
+    /// The plan of the device.
     pub fn into_device_plan(mut self) -> Result<DevicePlan, PlanError> {
         Ok(DevicePlan {
             rank: self.options.rank,
@@ -411,7 +407,7 @@ impl Planner {
         })
     }
 
-    /// The plan for inputs of these sizes if nothing were limited and everything stayed on the device.
+    /// The plan for inputs of these sizes without limits, with everything on the device.
     pub fn unlimited(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Plan, PlanError> {
         self.with(purpose, sizes, |graph, steps, options| {
             let persistent = Persistent::of(graph)?;
@@ -419,42 +415,26 @@ impl Planner {
         })
     }
 
-    /// Seconds of every node by itself; of a collective, those of its bytes in memory, whatever links they pass.
-    pub fn seconds(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
+    /// Seconds of every node.
+    pub(crate) fn prices(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<NodePrices, PlanError> {
         let links = self.options.links;
         self.with(purpose, sizes, |graph, steps, options| {
-            let bound = steps.outline.sizes(graph, sizes, options)?;
-            let of = |id| steps.outline.seconds_over(graph, &bound, &links, id);
-            Ok((0..graph.nodes.len()).map(of).collect())
+            let (outline, all) = (&steps.outline, 0..graph.nodes.len());
+            let bound = outline.sizes(graph, sizes, options)?;
+            Ok(NodePrices {
+                crowded: all.clone().map(|id| outline.seconds_over(graph, &bound, &links, id)).collect(),
+                alone: all.clone().map(|id| outline.seconds_alone(&bound, id)).collect(),
+                met: all.map(|id| outline.seconds_met(graph, &bound, id)).collect(),
+            })
         })
     }
 
-    /// Seconds of every node by itself while other devices are at rest, if that is known.
-    pub fn seconds_alone(
-        &mut self,
-        purpose: Purpose,
-        sizes: &Bindings,
-    ) -> Result<Option<Vec<f64>>, PlanError> {
-        self.with(purpose, sizes, |graph, steps, options| {
-            let bound = steps.outline.sizes(graph, sizes, options)?;
-            Ok((0..graph.nodes.len()).map(|id| steps.outline.seconds_alone(&bound, id)).collect())
-        })
-    }
-
-    /// Of each collective held beside kernels: seconds of its own that the device gives to it, and seconds it takes.
-    pub fn seconds_met(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Vec<[f64; 2]>, PlanError> {
-        self.with(purpose, sizes, |graph, steps, options| {
-            let bound = steps.outline.sizes(graph, sizes, options)?;
-            Ok((0..graph.nodes.len()).map(|id| steps.outline.seconds_met(graph, &bound, id)).collect())
-        })
-    }
-
-    /// How long a plan is thought to take.
+    /// The predicted time of a plan.
     pub fn timing(&mut self, purpose: Purpose, sizes: &Bindings, plan: &Plan) -> Result<Timing, PlanError> {
         self.with(purpose, sizes, |graph, steps, options| timing(graph, steps, plan, sizes, options))
     }
 
-    /// Seconds of each kind of node by rates alone, whatever was measured.
+    /// Seconds of each kind of node by rates, without measurements.
     fn expected_seconds(&mut self, purpose: Purpose, sizes: &Bindings) -> Result<Vec<f64>, PlanError> {
         self.with(purpose, sizes, |graph, steps, options| {
             Ok(steps.outline.sizes(graph, sizes, &PlanOptions { slower: &[], ..*options })?.seconds)
@@ -468,7 +448,7 @@ impl Planner {
         }
     }
 
-    /// Calls `f` with the graph, its outline and what plans are made for.
+    /// Calls `f` with the graph, its step planner and the options of plans.
     fn with<T>(
         &mut self,
         purpose: Purpose,
@@ -525,7 +505,7 @@ impl PlanSource for Planner {
     fn measured(&mut self, purpose: Purpose, sizes: &Bindings, plan: &Plan, seconds: &[f64]) {
         let known = self.expected.take().filter(|(p, s, _)| (*p, s) == (purpose, sizes));
         let expected = known.map_or_else(|| self.expected_seconds(purpose, sizes), |(.., known)| Ok(known));
-        // Sizes that were planned are bound again without an error.
+        // These sizes were planned before, so there is no error.
         let (Ok(expected), Ok(())) = (expected, self.fit_to(purpose, sizes)) else { return };
         let side = self.side_mut(purpose);
         let Some(steps) = &side.steps else { return };
@@ -552,7 +532,7 @@ impl PlanSource for Planner {
     }
 }
 
-/// Of the errors of two orders, the one that says how little would do: a bound holds for one order only.
+/// Of the errors of two orders, the one with the smaller need: a bound holds for one order only.
 fn likelier(one: PlanError, other: PlanError) -> PlanError {
     match (&one, &other) {
         (
@@ -563,15 +543,24 @@ fn likelier(one: PlanError, other: PlanError) -> PlanError {
     }
 }
 
-/// Where weights and states are before anything is weighed.
+/// Where weights and states reside at first.
 fn first_residences(graph: &Graph, options: &DeviceOptions) -> Result<Persistent, PlanError> {
     let tier = if options.writer.is_some() { Tier::Host } else { Tier::Device };
     Ok(Persistent::with(graph, |_| tier)?)
 }
 
-/// Examples that evaluation takes at once: as many as a partial of training, so that it needs no more memory.
+/// Examples of one evaluation: those of a partial of training, so that it needs no more memory.
 pub fn evaluated_at_once(batch: usize, partials: usize) -> usize {
     batch.div_ceil(partials.max(1))
+}
+
+/// The largest input of evaluation, given that of training.
+pub(crate) fn evaluated_sizes(largest: &Bindings, partials: u32) -> Bindings {
+    let mut sizes = largest.clone();
+    if let Some(batch) = largest.get(BATCH) {
+        sizes.set(BATCH, evaluated_at_once(batch, partials as usize));
+    }
+    sizes
 }
 
 fn timing(

@@ -1,9 +1,8 @@
-//! What the plans of several devices come to before any of them runs: all simulated together, over the links between
-//! them.
+//! The predicted step of several devices: their plans, simulated together over the links between them.
 
 use crate::devices::error::JobPlanError;
 use crate::devices::options::ForEach;
-use crate::devices::planner::Planner;
+use crate::devices::planner::{NodePrices, Planner};
 use crate::document::job::Purpose;
 use crate::document::plan::Plan;
 use crate::document::topology::Topology;
@@ -14,11 +13,11 @@ use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::NodeId;
 use std::sync::{Mutex, PoisonError};
 
-/// The plans of all devices, and how long they take together.
+/// The plans of all devices, and their simulated time.
 pub struct PredictedStep {
     /// By device.
     pub plans: Vec<Plan>,
-    /// Time, and bytes over links.
+    /// Seconds, and bytes over links.
     pub together: JointTiming,
 }
 
@@ -41,7 +40,7 @@ pub fn predict(
     Ok(PredictedStep { plans, together })
 }
 
-/// What `make` gives for each, several at a time; the first error in their order, if there are any.
+/// Calls `make` for each, several at a time. Returns the first error in their order.
 pub(crate) fn each<A: Send, T: Send, E: Send>(
     for_each: &ForEach,
     all: Vec<A>,
@@ -57,7 +56,7 @@ pub(crate) fn each<A: Send, T: Send, E: Send>(
     made.map(|one: Option<Result<T, E>>| one.expect("each was made")).collect()
 }
 
-/// How long plans take together that these planners have made for inputs of these sizes, at prices they have now.
+/// Simulates plans that these planners made for inputs of these sizes, at their present prices.
 pub fn timed(
     planners: &mut [Planner],
     sizes: &Bindings,
@@ -68,51 +67,37 @@ pub fn timed(
     Priced::new(planners, sizes, plans)?.together(uneven.unwrap_or_default())
 }
 
-/// How uneven curves say that devices are.
+/// The unevenness of devices by their curves.
 pub fn unevenness(curves: &Curves) -> Unevenness {
     Unevenness { share: curves.uneven, fades: curves.fades, resumes: curves.resumes }
 }
 
-/// Bytes that are fed to a device before every step.
+/// Bytes fed to a device before every step.
 pub fn fed(plan: &Plan) -> u64 {
     let inputs = plan.inputs.iter().filter(|input| !input.persistent);
     inputs.map(|input| input.place.bytes).sum()
 }
 
-/// Seconds of a device by node.
-struct Prices {
-    /// While all devices are at work.
-    crowded: Vec<f64>,
-    /// While the others are at rest, if that is known.
-    alone: Option<Vec<f64>>,
-    /// Of collectives beside kernels: those that kernels lose, and those that they take.
-    met: Vec<[f64; 2]>,
-}
-
-/// Plans of several devices with seconds for all they do.
+/// Plans of several devices with the seconds of their nodes.
 pub struct Priced<'a> {
     planners: &'a [Planner],
     plans: &'a [Plan],
     /// By device.
-    prices: Vec<Prices>,
-    /// Whether there are no cores for who holds collectives.
+    prices: Vec<NodePrices>,
+    /// Whether kernels use all cores, so that collectives take cores from them.
     crowded: bool,
     topology: Topology,
 }
 
 impl<'a> Priced<'a> {
-    /// Of plans that these planners have made for inputs of these sizes.
+    /// Prices plans that these planners made for inputs of these sizes.
     pub fn new(
         planners: &'a mut [Planner],
         sizes: &Bindings,
         plans: &'a [Plan],
     ) -> Result<Priced<'a>, JobPlanError> {
-        let price = |planner: &mut Planner| -> Result<Prices, JobPlanError> {
-            let crowded = planner.seconds(Purpose::Train, sizes)?;
-            let alone = planner.seconds_alone(Purpose::Train, sizes)?;
-            Ok(Prices { crowded, alone, met: planner.seconds_met(Purpose::Train, sizes)? })
-        };
-        let prices = planners.iter_mut().map(price).collect::<Result<Vec<_>, _>>()?;
+        let prices = planners.iter_mut().map(|planner| planner.prices(Purpose::Train, sizes));
+        let prices = prices.collect::<Result<Vec<_>, _>>()?;
         let threads: usize = planners.iter().map(|planner| planner.options().threads).sum();
         let first = planners.first().map(|planner| planner.options());
         let crowded = first.is_some_and(|options| threads >= options.cores);
@@ -121,21 +106,21 @@ impl<'a> Priced<'a> {
         Ok(Priced { planners, plans, prices, crowded, topology })
     }
 
-    /// How long they take together if devices are so uneven.
+    /// Simulates all devices, inputs and results included.
     pub fn together(&self, uneven: Unevenness) -> Result<JointTiming, JobPlanError> {
         let mut found = self.steps(uneven)?;
         found.seconds += self.around();
         Ok(found)
     }
 
-    /// Seconds in which inputs are fed and results read.
+    /// Seconds to feed inputs and read results.
     fn around(&self) -> f64 {
         let curves = self.planners.first().and_then(|planner| planner.options().curves.as_ref());
         let [call, byte] = curves.map_or([0.0; 2], |curves| curves.around);
         call + byte * self.plans.iter().map(fed).sum::<u64>() as f64
     }
 
-    /// The same without what is around their plans.
+    /// Simulates the steps of the plans alone.
     pub fn steps(&self, uneven: Unevenness) -> Result<JointTiming, JobPlanError> {
         fn of<T: Copy>(seconds: &[T]) -> impl Fn(NodeId) -> T {
             |id| seconds[id.index()]

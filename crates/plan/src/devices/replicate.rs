@@ -1,7 +1,6 @@
-//! Data parallel: every device has all weights and takes one or more partials of the batch, neighbours. Its
-//! graph is the job's own, save that gradients are added up over all devices before the update, in the order of
-//! the partials, so that each ends up with the bits that one device has after all partials. Instead of all weights
-//! a device may have shards of them ([`sharded`]).
+//! Data parallel: every device has all weights and takes one or more neighbouring partials of the batch. Its graph is the
+//! job's own, except that gradients are summed over all devices before the update, in the order of the partials, so that
+//! the bits are those of one device. Instead of all weights a device may have shards of them ([`sharded`]).
 
 mod shards;
 
@@ -29,7 +28,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ReplicateError {
     /// A gradient whose size depends on the input.
-    #[error("`{name}` is {ty}: what devices exchange for an update must have a fixed size")]
+    #[error("`{name}` is {ty}: values that devices exchange for an update must have a fixed size")]
     NotFixed {
         /// The value.
         name: String,
@@ -44,12 +43,12 @@ pub enum ReplicateError {
     Graph(#[from] GraphError),
 }
 
-/// Sums smaller than this are fetched whole by everyone: one collective instead of two.
+/// Smaller sums are computed whole by every device: one collective instead of two.
 const SMALL: u64 = 64 << 10;
 
-/// The graph of one of several devices, each with so many partials. Outputs of the forward pass are sums over
-/// the partials of this device; if there are several, there is also the sum over those of all,
-/// with the scope [`OutputScope::AllDevices`].
+/// The graph of one of several devices, each with `partials` partials. Outputs of the forward pass are sums over the
+/// partials of this device; if there are several partials, the sums over all devices are outputs too, with the scope
+/// [`OutputScope::AllDevices`].
 pub fn replica(graph: &Graph, rank: u32, ranks: u32, partials: u32) -> Result<Graph, ReplicateError> {
     if ranks < 2 {
         return Ok(graph.clone());
@@ -59,28 +58,28 @@ pub fn replica(graph: &Graph, rank: u32, ranks: u32, partials: u32) -> Result<Gr
     Ok(r.to.finish()?)
 }
 
-/// What the updates of one objective read of all partials, in the order in which it is made.
+/// Values that updates of one objective read summed over all partials, in the order in which they are made.
 struct Adding {
     objective: u32,
     values: Vec<Value>,
-    /// What this device has added up of each.
+    /// By value: the sum so far on this device.
     own: Vec<Value>,
-    /// How many are added up; if they go from device to device, how many waves are over.
+    /// How many are summed; with several partials, how many waves are done.
     done: usize,
-    /// Whether the first update has come, and with it the end of all sums.
+    /// Whether the first update was written; all sums come before it.
     updating: bool,
 }
 
-/// What the forward pass computes of the states it changes: running statistics. It is done after the
-/// backward pass of its objective, for all partials in order.
+/// Forward nodes that compute the states which the forward pass changes (running statistics). They run after the
+/// backward pass of their objective, for all partials in order.
 struct Late {
     /// By node.
     node: Vec<bool>,
     /// (state, next value, the objective that makes it).
     carries: Vec<(Value, Value, u32)>,
-    /// What the states are by now.
+    /// The present value of each state.
     states: HashMap<Value, Value>,
-    /// What was made of them, by partial: a later objective may go on from there.
+    /// By partial: their results, which a later objective may read.
     made: Vec<HashMap<Value, Value>>,
     /// Objectives that are done.
     done: u32,
@@ -89,11 +88,9 @@ struct Late {
 impl Late {
     fn of(graph: &Graph, partials: usize) -> Result<Late, ReplicateError> {
         let carries = graph.carries.iter().filter(|(_, next)| graph.repeats(*next));
-        let carries = carries.filter_map(|&(state, next)| match graph.value(next).origin {
-            Origin::Node { node, .. } => Some((state, next, graph.nodes[node.index()].objective)),
-            Origin::Input(_) => None,
-        });
-        let carries: Vec<(Value, Value, u32)> = carries.collect();
+        let carries = carries.filter(|(_, next)| graph.maker(*next).is_some());
+        let carries: Vec<(Value, Value, u32)> =
+            carries.map(|&(state, next)| (state, next, graph.made_in(next).1)).collect();
         let mut depends = vec![false; graph.values.len()];
         carries.iter().for_each(|(state, ..)| depends[state.index()] = true);
         let mut late = vec![false; graph.nodes.len()];
@@ -103,7 +100,7 @@ impl Late {
                 node.outs.iter().for_each(|v| depends[v.index()] = true);
             }
         }
-        // Nothing else may need them: neither backward nor update, nor who looks at the outputs.
+        // No backward node, update or output may need them.
         let entangled = |v: Value| Err(ReplicateError::Entangled(graph.value(v).name.clone()));
         for (node, _) in graph.nodes.iter().zip(&late).filter(|(_, late)| **late) {
             if node.phase != Phase::Forward {
@@ -129,7 +126,7 @@ struct Replica<'a> {
     /// Sums over all devices.
     sums: HashMap<Value, Value>,
     collectives: u32,
-    /// If devices have shards of weights, what is known of these.
+    /// The shards of weights, if devices have shards.
     shards: Option<Shards>,
 }
 
@@ -177,7 +174,7 @@ impl<'a> Replica<'a> {
         self.to.graph().value(v).name.clone()
     }
 
-    /// What the updates of every objective read of all partials; each value once.
+    /// The values to be summed for the updates of every objective, each once.
     fn added_up(&self) -> Vec<Adding> {
         let from = self.from;
         let objectives = from.nodes.iter().map(|node| node.objective + 1).max().unwrap_or(0);
@@ -193,10 +190,10 @@ impl<'a> Replica<'a> {
         (0..objectives).map(of).collect()
     }
 
-    /// Adds up over all devices what can be when so many of the values are made.
+    /// Sums over all devices the values that can be summed once the first `made` of them are there.
     fn add_up(&mut self, adding: &mut Adding, made: usize) -> Result<(), ReplicateError> {
         let values = adding.values.len();
-        // One device's share of a sum goes through as many hands as there are devices.
+        // A sum passes all devices.
         let all = if self.partials == 1 || values == 0 { values } else { values + self.ranks as usize - 1 };
         let until = if made < values { made } else { all };
         while adding.done < until {
@@ -212,11 +209,11 @@ impl<'a> Replica<'a> {
         Ok(())
     }
 
-    /// The sums of single numbers that are outputs of an objective, for several partials on each device.
+    /// Adds the sums over all devices of single numbers that are outputs of an objective.
     fn total_numbers(&mut self, objective: u32) {
         for output in &self.from.outputs {
-            let made_here = matches!(self.from.value(output.value).origin,
-                Origin::Node { node, .. } if self.from.nodes[node.index()].objective == objective);
+            let made_here =
+                self.from.maker(output.value).is_some() && self.from.made_in(output.value).1 == objective;
             if let Some(&number) = self.numbers.get(&output.value).filter(|_| made_here) {
                 let value = self.total(number, objective);
                 self.to.output(GraphOutput { scope: OutputScope::AllDevices, value, ..output.clone() });
@@ -224,8 +221,8 @@ impl<'a> Replica<'a> {
         }
     }
 
-    /// One more wave of sums over all partials of all devices: each device adds its own to what the one before it
-    /// hands on, and the last gives everyone the result. A wave for each value, one behind the other.
+    /// One more wave of sums over all partials of all devices: each device adds its own partials to the sum of the one
+    /// before, and the last broadcasts the result. There is a wave for each value, one after another.
     fn wave(&mut self, adding: &mut Adding) -> Result<(), ReplicateError> {
         let (rank, last, objective) = (self.rank, self.ranks - 1, adding.objective);
         let wave = adding.done as u32 + 1;
@@ -251,7 +248,7 @@ impl<'a> Replica<'a> {
                 }
                 continue;
             }
-            // From the last to everyone else: all of it, or a shard to each.
+            // The last device sends all of it, or a shard, to every other one.
             let region = self.kept(&shape);
             let takes = rank != last || region.is_some();
             let ins = if rank == last { vec![adding.own[i]] } else { Vec::new() };
@@ -269,7 +266,7 @@ impl<'a> Replica<'a> {
         Ok(())
     }
 
-    /// Whether the sum over all devices of what a node of this phase makes is an output of its own.
+    /// Whether the sum over all devices of a result of this phase is an output of its own.
     fn totalled(&self, phase: Phase, v: Value) -> bool {
         let ty = self.from.ty(v);
         let single = ty.rank() == 0 && ty.dtype == DType::F32;
@@ -279,7 +276,7 @@ impl<'a> Replica<'a> {
             && self.from.outputs.iter().any(|output| output.value == v)
     }
 
-    /// Copies a number as soon as it is made: what is an output is summed up where it lies.
+    /// Copies a number as soon as it is made, since outputs are summed in place.
     fn set_apart(&mut self, v: Value) {
         let when = self.to.graph().made_in(v);
         let op = Expand { shape: vec![1.into(), 1.into()] };
@@ -374,7 +371,7 @@ impl<'a> Replica<'a> {
     fn gather(&mut self, v: Value, objective: u32) -> Result<Vec<Value>, ReplicateError> {
         let (dtype, shape) = self.fixed(v)?;
         let elements = shape.iter().product();
-        // As a row, so that those of all devices lie one below the other.
+        // As a row, so that the collective concatenates those of all devices.
         let row = Reshape { shape: vec![Dim::from(1), Dim::from(elements)] };
         let (name, when) = (self.name(v), (Phase::Update, objective));
         let flat = self.to.add(row, vec![v], name.clone(), (Phase::Forward, objective));
@@ -402,8 +399,7 @@ impl<'a> Replica<'a> {
         Ok(parts)
     }
 
-    /// Does, for all partials in order, what the forward passes of all objectives up to this one do with the states
-    /// they change.
+    /// Adds the late nodes of all objectives up to this one, for all partials in order.
     fn catch_up(&mut self, late: &mut Late, until: u32) -> Result<(), ReplicateError> {
         while late.done <= until {
             self.catch_up_with(late, late.done)?;
@@ -417,10 +413,9 @@ impl<'a> Replica<'a> {
         let nodes =
             from.nodes.iter().zip(&late.node).filter(|(node, late)| **late && node.objective == objective);
         let nodes: Vec<&Node> = nodes.map(|(node, _)| node).collect();
-        // What differs from device to device; the rest is everyone's.
+        // Operands that differ from device to device are gathered.
         let mut gathered: HashMap<Value, Vec<Value>> = HashMap::new();
-        let makes_late =
-            |v: Value| matches!(from.value(v).origin, Origin::Node { node, .. } if late.node[node.index()]);
+        let makes_late = |v: Value| from.maker(v).is_some_and(|id| late.node[id.index()]);
         for v in nodes.iter().flat_map(|node| &node.ins).filter(|v| from.repeats(**v) && !makes_late(**v)) {
             if !gathered.contains_key(v) {
                 gathered.insert(*v, self.gather(*v, objective)?);
@@ -434,7 +429,7 @@ impl<'a> Replica<'a> {
                     *parts.or(late.made[partial].get(v)).or(late.states.get(v)).unwrap_or(v)
                 };
                 let ins: Vec<Value> = node.ins.iter().map(seen).collect();
-                // The last partial makes the values there were.
+                // The last partial makes the original values.
                 let outs = node.outs.iter().map(|&v| {
                     if partial + 1 == partials {
                         return v;
@@ -453,7 +448,7 @@ impl<'a> Replica<'a> {
     }
 }
 
-/// When a value is made: by which node, and which of its results.
+/// Sorts values by when they are made: node, then result.
 fn made(graph: &Graph, v: Value) -> (u32, usize) {
     match graph.value(v).origin {
         Origin::Node { node, output } => (node.0 + 1, output),
@@ -461,7 +456,7 @@ fn made(graph: &Graph, v: Value) -> (u32, usize) {
     }
 }
 
-/// The dimension that is divided, the widest.
+/// The widest dimension, which is divided.
 fn widest(shape: &[usize]) -> Option<usize> {
     (0..shape.len()).rev().max_by_key(|&d| shape[d])
 }
@@ -473,7 +468,7 @@ fn share(shape: &[usize], d: usize, rank: u32, ranks: u32) -> Region {
     region
 }
 
-/// The piece that a device brings of a value divided along a dimension, for who puts all of it together.
+/// The piece of a value divided along a dimension that a device contributes to the whole value.
 fn gathered(from: u32, shape: &[usize], d: usize, ranks: u32) -> Piece {
     let part = share(shape, d, from, ranks);
     let extent: Vec<usize> = part.iter().map(Range::len).collect();

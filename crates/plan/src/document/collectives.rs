@@ -10,7 +10,7 @@ use gulliver_graph::graph::{Graph, Node, Phase};
 /// A collective and all who come to it.
 pub type Collective = (u32, Vec<u32>);
 
-/// Devices that wait for each other for ever.
+/// Devices that wait for each other forever.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "device {device} waits at collective {collective} for one who is never there: this is a bug in the planner"
@@ -28,11 +28,11 @@ pub fn collectives(graph: &Graph, plan: &Plan) -> Vec<Collective> {
         Act::Exchange { node, .. } => graph.nodes[node.index()].op.def().collective(),
         _ => None,
     });
-    // Whoever meets nobody but itself waits for nobody.
+    // A collective of one rank waits for no other.
     ran.filter(|(_, ranks)| ranks.iter().any(|rank| *rank != ranks[0])).collect()
 }
 
-/// Checks that everyone gets through its collectives; the devices' numbers are their places here.
+/// Checks that every device gets through its collectives; devices are given by rank.
 pub fn all_get_through(devices: &[Vec<Collective>]) -> Result<(), Deadlock> {
     let mut at = vec![0; devices.len()];
     let mut moved: Vec<usize> = (0..devices.len()).collect();

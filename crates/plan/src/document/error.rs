@@ -65,9 +65,6 @@ pub enum PlanError {
         /// Bytes allowed.
         budget: u64,
     },
-    /// Choices that cannot be carried out.
-    #[error("`{0}` cannot be computed again where it is needed")]
-    Impossible(String),
     /// Weights and states have nowhere to be.
     #[error(
         "weights and optimizer state fit neither on the device nor beside it; raise devices.host_memory or devices.disk"

@@ -125,7 +125,14 @@ pub trait PlanSource: Send {
     fn ready(&self) -> Vec<(Purpose, Bindings, SizedPlan)>;
 }
 
+impl Clone for Box<dyn PlanSource> {
+    fn clone(&self) -> Box<dyn PlanSource> {
+        self.duplicate()
+    }
+}
+
 /// What one device does of a job.
+#[derive(Clone)]
 pub struct DevicePlan {
     /// Its place among the devices; none if it trains alone.
     pub rank: Option<Rank>,
@@ -143,21 +150,6 @@ pub struct DevicePlan {
     pub shards: HashMap<String, Shard>,
     /// The plans.
     pub source: Box<dyn PlanSource>,
-}
-
-impl Clone for DevicePlan {
-    fn clone(&self) -> DevicePlan {
-        DevicePlan {
-            rank: self.rank,
-            partials: self.partials,
-            limits: self.limits,
-            first_bytes: self.first_bytes,
-            graph: Arc::clone(&self.graph),
-            residences: self.residences.clone(),
-            shards: self.shards.clone(),
-            source: self.source.duplicate(),
-        }
-    }
 }
 
 impl DevicePlan {

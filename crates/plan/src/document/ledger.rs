@@ -1,6 +1,6 @@
 //! Bytes over the links of one device: between its tiers, and from other devices. Planned and measured alike.
 
-use crate::document::plan::{Act, BufferRange, Plan, Tier};
+use crate::document::plan::{Act, Plan, Tier};
 use serde::{Deserialize, Serialize};
 use std::ops::{AddAssign, Sub};
 
@@ -23,11 +23,10 @@ pub struct Ledger {
 impl Ledger {
     /// Bytes between tiers when a plan runs once.
     pub fn of(plan: &Plan) -> Ledger {
-        let tier = |place: &BufferRange| plan.spaces[plan.buffer(place.buffer).space as usize].tier;
         let mut ledger = Ledger::default();
         for step in &plan.steps {
             if let Act::Move { from, to } = &step.act {
-                *ledger.link(tier(from), tier(to)) += from.bytes;
+                *ledger.link(plan.tier(from), plan.tier(to)) += from.bytes;
             }
         }
         ledger

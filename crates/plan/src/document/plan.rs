@@ -38,7 +38,7 @@ impl fmt::Display for Tier {
 }
 
 impl Tier {
-    /// Buffers begin at multiples of so many bytes, and take up whole ones: a cache line, or a block.
+    /// Buffers begin at multiples of this many bytes, and take whole multiples: a cache line, or a block.
     pub fn grain(self) -> u64 {
         match self {
             Tier::Device | Tier::Host => ALIGN,
@@ -150,7 +150,7 @@ pub enum Act {
         node: NodeId,
         /// Which slice of the batch.
         partial: u32,
-        /// Where what it brings is, if it brings anything. Others read it until the step is done.
+        /// Its operand, if it has one. Other devices read it until the step is done.
         own: Option<BufferRange>,
         /// Where its result goes.
         result: BufferRange,
@@ -203,6 +203,29 @@ pub enum Choice {
     Disk,
 }
 
+impl Choice {
+    /// The tier in which the value waits; none if it is recomputed.
+    pub fn tier(self) -> Option<Tier> {
+        match self {
+            Choice::Keep => Some(Tier::Device),
+            Choice::Recompute => None,
+            Choice::Host => Some(Tier::Host),
+            Choice::Disk => Some(Tier::Disk),
+        }
+    }
+}
+
+impl From<Tier> for Choice {
+    /// The value waits in that tier.
+    fn from(tier: Tier) -> Choice {
+        match tier {
+            Tier::Device => Choice::Keep,
+            Tier::Host => Choice::Host,
+            Tier::Disk => Choice::Disk,
+        }
+    }
+}
+
 /// A choice and its reason, for one value between two of its uses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
@@ -214,7 +237,7 @@ pub struct Decision {
     pub bytes: u64,
     /// What is done.
     pub choice: Choice,
-    /// Seconds it was thought to cost.
+    /// Its predicted seconds.
     pub seconds: f64,
     /// What would have been done otherwise, and its seconds, if anything could.
     pub instead: Option<(Choice, f64)>,
@@ -289,14 +312,18 @@ impl Plan {
         &self.buffers[id.0 as usize]
     }
 
-    /// The stream of an act; what only says which buffers are in use is in none.
+    /// The tier of some bytes.
+    pub fn tier(&self, place: &BufferRange) -> Tier {
+        self.spaces[self.buffer(place.buffer).space as usize].tier
+    }
+
+    /// The stream of an act; none for those that only say which buffers are in use.
     pub fn stream(&self, act: &Act) -> Option<PlanStream> {
-        let tier = |place: &BufferRange| self.spaces[self.buffer(place.buffer).space as usize].tier;
         match act {
             Act::Alloc(_) | Act::Free(_) => None,
             Act::Run { .. } | Act::Copy { .. } | Act::Add { .. } => Some(PlanStream::Compute),
             Act::Exchange { .. } => Some(PlanStream::Exchange),
-            Act::Move { from, to } => Some(match (tier(from), tier(to)) {
+            Act::Move { from, to } => Some(match (self.tier(from), self.tier(to)) {
                 (Tier::Disk, _) => PlanStream::Read,
                 (_, Tier::Disk) => PlanStream::Write,
                 (Tier::Host, _) => PlanStream::In,
@@ -305,7 +332,7 @@ impl Plan {
         }
     }
 
-    /// Most bytes in use at once in each space: what it would have if no byte were lost to layout.
+    /// Most bytes in use at once in each space.
     pub fn live_peaks(&self) -> Vec<u64> {
         let (mut live, mut peaks) = (vec![0u64; self.spaces.len()], vec![0u64; self.spaces.len()]);
         for step in &self.steps {

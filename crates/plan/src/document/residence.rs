@@ -2,7 +2,7 @@
 
 use crate::document::plan::{TIERS, Tier};
 use gulliver_graph::dim::{Bindings, DimError};
-use gulliver_graph::graph::{Graph, Role, Value};
+use gulliver_graph::graph::{Graph, Value};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ impl Persistent {
     pub fn with(graph: &Graph, tier: impl Fn(Value) -> Tier) -> Result<Persistent, DimError> {
         let mut layout = Persistent::default();
         for (v, role, info) in graph.inputs() {
-            if matches!(role, Role::Weight(_) | Role::State(_)) {
+            if role.persists() {
                 let bytes = info.ty.bytes().bind(&Bindings::new())? as u64;
                 let tier = tier(v);
                 let end = &mut layout.ends[tier as usize];

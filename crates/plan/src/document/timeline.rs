@@ -16,7 +16,7 @@ pub struct StepSpan {
     pub stream: PlanStream,
     /// Index of the step in the plan.
     pub step: u32,
-    /// Seconds from the beginning; a collective begins when everybody has come.
+    /// Seconds from the beginning; a collective begins when the last rank has come.
     pub start: f64,
     /// Seconds from the beginning.
     pub end: f64,

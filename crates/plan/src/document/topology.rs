@@ -1,42 +1,30 @@
-//! Devices, and the links that bytes pass between them, their host and its disk: how fast each link is, and
-//! which of them a transfer passes. Where there is no link, nothing holds bytes up. [`booking`] says how
-//! transfers share links.
+//! Devices, and the links between them, their host and its disk: the speed of each link, and the links that a transfer
+//! passes. [`booking`] says how transfers share links.
 
 pub mod booking;
 
 use crate::document::links::Links;
-use serde::{Deserialize, Serialize};
 
-/// One of the devices, which need not be alike.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+/// One of the devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSpec {
-    /// Its threads, if that is settled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub threads: Option<usize>,
-    /// Hard limit of its memory, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory: Option<u64>,
-    /// Which of the host's sockets it is attached to.
+    /// The socket of the host that it is attached to.
     pub socket: u32,
 }
 
-/// Something that carries bytes in one direction.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A link in one direction.
+#[derive(Clone, Debug, PartialEq)]
 pub struct TopologyLink {
     /// Its name; no two links have the same.
     pub name: String,
-    /// Bytes a second.
+    /// Bytes per second.
     pub rate: f64,
-    /// Seconds before the first byte of a transfer is across.
-    #[serde(default)]
+    /// Seconds until the first byte of a transfer has arrived.
     pub latency: f64,
 }
 
 /// Where bytes come from or go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Site {
     /// The memory of a device, by its number.
     Device(u32),
@@ -46,38 +34,14 @@ pub enum Site {
     Disk,
 }
 
-/// The links that transfers from one site to another pass, by number; all at once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Route {
-    /// From here.
-    pub from: Site,
-    /// To there.
-    pub to: Site,
-    /// Over these, as indices into [`Topology::links`].
-    pub links: Vec<u32>,
-}
-
 /// Devices, links and the routes of transfers over them.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Parts", deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Topology {
     /// The devices.
     pub devices: Vec<DeviceSpec>,
     links: Vec<TopologyLink>,
-    /// In order of their ends; sites without one are as near as can be.
-    routes: Vec<Route>,
-}
-
-/// What a topology is read from.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Parts {
-    devices: Vec<DeviceSpec>,
-    #[serde(default)]
-    links: Vec<TopologyLink>,
-    #[serde(default)]
-    routes: Vec<Route>,
+    /// (from, to, indices of links), sorted. Transfers between other sites pass no link.
+    routes: Vec<(Site, Site, Vec<u32>)>,
 }
 
 /// What is wrong with a topology.
@@ -89,51 +53,29 @@ pub enum TopologyError {
     /// A link that carries nothing, or a latency that is no time.
     #[error("link `{0}` needs a rate above zero and a latency of at least zero")]
     Speed(String),
-    /// Two links of one name.
-    #[error("two links are called `{0}`; give each a name of its own")]
-    Twice(String),
-    /// A route over a link, or to a device, that there is not.
-    #[error(
-        "the route from {from:?} to {to:?} names a device or link that does not exist, or is given twice"
-    )]
-    Route {
-        /// Its beginning.
-        from: Site,
-        /// Its end.
-        to: Site,
-    },
 }
 
-impl TryFrom<Parts> for Topology {
-    type Error = TopologyError;
-
-    fn try_from(parts: Parts) -> Result<Topology, TopologyError> {
-        Topology::new(parts.devices, parts.links, parts.routes)
-    }
-}
-
-/// How a box of several devices is wired. What is `None` holds nothing up.
+/// The wiring of a box of several devices. A link without a speed takes no time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BoxWiring {
-    /// Bytes a second between host and devices, each way.
+    /// Bytes per second between host and devices, each way.
     pub host: Option<f64>,
-    /// Whether all devices of a socket share that, or each has as much of its own.
+    /// Whether all devices of a socket share that link, or each has its own.
     pub shared: bool,
-    /// Bytes a second in and out of each device, whatever is at the other end.
+    /// Bytes per second in and out of each device, whatever the other end.
     pub lane: Option<f64>,
-    /// Bytes a second in and out of each device from and to others, beside all else. Without it they go over the
-    /// lanes, and without lanes over the host's links.
+    /// Bytes per second between each device and others. Without it they use the lanes, or else the host's links.
     pub peer: Option<f64>,
-    /// Bytes a second between sockets, each way.
+    /// Bytes per second between sockets, each way.
     pub sockets: Option<f64>,
-    /// Bytes a second from disk and to disk.
+    /// Bytes per second from disk and to disk.
     pub disk: Option<[f64; 2]>,
-    /// Seconds before the first byte of a transfer over any one of these is across.
+    /// Latency of each link, in seconds.
     pub latency: f64,
 }
 
 impl Default for BoxWiring {
-    /// Nothing holds anything up; what is given for the host is shared.
+    /// No link has a speed; that of the host is shared.
     fn default() -> BoxWiring {
         BoxWiring {
             host: None,
@@ -148,52 +90,30 @@ impl Default for BoxWiring {
 }
 
 impl Topology {
-    /// A topology of these parts.
-    pub fn new(
-        devices: Vec<DeviceSpec>,
-        links: Vec<TopologyLink>,
-        mut routes: Vec<Route>,
-    ) -> Result<Topology, TopologyError> {
-        if devices.is_empty() {
-            return Err(TopologyError::NoDevice);
-        }
-        for (i, link) in links.iter().enumerate() {
-            let fine = link.rate > 0.0 && link.latency >= 0.0 && link.latency.is_finite();
-            if !fine {
-                return Err(TopologyError::Speed(link.name.clone()));
-            }
-            if links[..i].iter().any(|other| other.name == link.name) {
-                return Err(TopologyError::Twice(link.name.clone()));
-            }
-        }
-        routes.sort_by_key(|route| (route.from, route.to));
-        let there = |site: Site| !matches!(site, Site::Device(d) if d as usize >= devices.len());
-        for (i, Route { from, to, links: over }) in routes.iter().enumerate() {
-            let twice = i > 0 && (routes[i - 1].from, routes[i - 1].to) == (*from, *to);
-            let known = over.iter().all(|&link| (link as usize) < links.len());
-            if twice || !known || !there(*from) || !there(*to) {
-                return Err(TopologyError::Route { from: *from, to: *to });
-            }
-        }
-        Ok(Topology { devices, links, routes })
-    }
-
-    /// One device, and nothing that holds bytes up.
+    /// One device without links.
     pub fn alone() -> Topology {
         Topology { devices: vec![DeviceSpec::default()], ..Topology::default() }
     }
 
     /// Devices in one box.
     pub fn wired(devices: Vec<DeviceSpec>, wiring: &BoxWiring) -> Result<Topology, TopologyError> {
-        let mut links = Laid::default();
+        if devices.is_empty() {
+            return Err(TopologyError::NoDevice);
+        }
+        let mut links: Vec<TopologyLink> = Vec::new();
         let sockets = devices.iter().map(|device| device.socket + 1).max().unwrap_or(1);
         let latency = wiring.latency;
         let named = |socket: u32| if sockets > 1 { format!(" of socket {socket}") } else { String::new() };
         let mut each = |rate: Option<f64>, name: &dyn Fn(u32) -> String, count: u32| -> Vec<Vec<u32>> {
-            (0..count).map(|i| links.add(rate, name(i), latency)).collect()
+            let lay = |i: u32| {
+                let Some(rate) = rate else { return Vec::new() };
+                links.push(TopologyLink { name: name(i), rate, latency });
+                vec![links.len() as u32 - 1]
+            };
+            (0..count).map(lay).collect()
         };
         let count = devices.len() as u32;
-        // By device if each has its own, else by socket.
+        // By device or by socket.
         let (ups, downs) = match wiring.shared {
             true => (
                 each(wiring.host, &|s| format!("devices{} to host", named(s)), sockets),
@@ -210,7 +130,11 @@ impl Topology {
         let peer_ins = each(wiring.peer, &|d| format!("others to device {d}"), count);
         let across = each(wiring.sockets, &|s| format!("out of socket {s}"), sockets);
         let [read, write] = [(0, "from disk"), (1, "to disk")]
-            .map(|(i, name)| links.add(wiring.disk.map(|rates| rates[i]), name.into(), latency));
+            .map(|(i, name)| each(wiring.disk.map(|rates| rates[i]), &|_| name.into(), 1).remove(0));
+        let sound = |link: &&TopologyLink| link.rate > 0.0 && (0.0..f64::INFINITY).contains(&link.latency);
+        if let Some(wrong) = links.iter().find(|link| !sound(link)) {
+            return Err(TopologyError::Speed(wrong.name.clone()));
+        }
         let socket = |d: u32| devices[d as usize].socket;
         let host = |d: u32| if wiring.shared { socket(d) as usize } else { d as usize };
         let up = |d: u32| [&outs[d as usize][..], &ups[host(d)]].concat();
@@ -236,21 +160,9 @@ impl Topology {
                 routes.push((Site::Device(d), Site::Device(other), over));
             }
         }
-        let some = routes.into_iter().filter(|(.., over)| !over.is_empty());
-        let routes = some.map(|(from, to, links)| Route { from, to, links }).collect();
-        Topology::new(devices, links.all, routes)
-    }
-
-    /// Equal devices behind one uplink of so many bytes a second, each with a lane as fast, spread evenly over
-    /// so many sockets, each of which has such an uplink and reaches the others as fast.
-    pub fn pcie(devices: u32, rate: f64, latency: f64, sockets: u32) -> Result<Topology, TopologyError> {
-        let socket = |d: u32| d * sockets.clamp(1, devices.max(1)) / devices.max(1);
-        let all = (0..devices).map(|d| DeviceSpec { socket: socket(d), ..DeviceSpec::default() }).collect();
-        let (lane, between) = (Some(rate), (sockets > 1).then_some(rate));
-        Topology::wired(
-            all,
-            &BoxWiring { host: Some(rate), lane, sockets: between, latency, ..BoxWiring::default() },
-        )
+        routes.retain(|(.., over)| !over.is_empty());
+        routes.sort();
+        Ok(Topology { devices, links, routes })
     }
 
     /// The links.
@@ -258,16 +170,15 @@ impl Topology {
         &self.links
     }
 
-    /// The links that a transfer passes; none if nothing holds it up.
+    /// The links that a transfer passes, if any.
     pub fn route(&self, from: Site, to: Site) -> &[u32] {
-        let found = self.routes.binary_search_by_key(&(from, to), |route| (route.from, route.to));
-        found.map_or(&[], |i| &self.routes[i].links)
+        let found = self.routes.binary_search_by_key(&(from, to), |(from, to, _)| (*from, *to));
+        found.map_or(&[], |i| &self.routes[i].2)
     }
 
-    /// Bytes a second from site to site if every device sends as much the same way at once; none if nothing
-    /// holds it up.
+    /// Bytes per second from site to site if every device transfers the same way at once; none without links.
     pub fn rate(&self, from: Site, to: Site) -> Option<f64> {
-        // A device stands for all: what they share, they share evenly. To each other they send in a ring.
+        // Devices share links evenly, and send to each other in a ring.
         let alike = |d: u32| {
             let of = |site| if matches!(site, Site::Device(_)) { Site::Device(d) } else { site };
             match (from, to) {
@@ -285,7 +196,7 @@ impl Topology {
         self.route(from, to).iter().map(rate).reduce(f64::min)
     }
 
-    /// How fast the links of a device are thought to be: as here, and otherwise as said.
+    /// Speeds of the links of a device: at most `otherwise`, and as slow as the links here.
     pub fn seen_by(&self, device: u32, otherwise: Links) -> Links {
         let own = Site::Device(device);
         let slower = |rate: f64, from, to| self.rate(from, to).map_or(rate, |held_up| held_up.min(rate));
@@ -301,20 +212,6 @@ impl Topology {
     }
 }
 
-/// Links being laid.
-#[derive(Default)]
-struct Laid {
-    all: Vec<TopologyLink>,
-}
-
-impl Laid {
-    fn add(&mut self, rate: Option<f64>, name: String, latency: f64) -> Vec<u32> {
-        let Some(rate) = rate else { return Vec::new() };
-        self.all.push(TopologyLink { name, rate, latency });
-        vec![self.all.len() as u32 - 1]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,7 +223,10 @@ mod tests {
     #[test]
     fn transfers_pass_what_is_on_their_way() {
         use Site::{Device, Disk, Host};
-        let pcie = Topology::pcie(4, 12e9, 0.0, 2).unwrap();
+        let sockets = [0, 0, 1, 1].map(|socket| DeviceSpec { socket });
+        let (host, lane, between) = (Some(12e9), Some(12e9), Some(12e9));
+        let wiring = BoxWiring { host, lane, sockets: between, ..BoxWiring::default() };
+        let pcie = Topology::wired(sockets.to_vec(), &wiring).unwrap();
         let host = BoxWiring { host: Some(1e9), ..BoxWiring::default() };
         let own = BoxWiring { shared: false, peer: Some(2e9), disk: Some([3e9, 1e9]), ..host };
         let [host, own] = [host, own].map(|w| Topology::wired(vec![DeviceSpec::default(); 3], &w).unwrap());
@@ -362,15 +262,16 @@ mod tests {
 
     #[test]
     fn wrong_topologies_are_refused() {
-        let link = |name: &str, rate| TopologyLink { name: name.into(), rate, latency: 0.0 };
-        let route = |to, links| Route { from: Site::Host, to, links };
-        let one = || vec![DeviceSpec::default()];
+        let wired = |devices, host, latency| {
+            let wiring = BoxWiring { host: Some(host), latency, ..BoxWiring::default() };
+            Topology::wired(vec![DeviceSpec::default(); devices], &wiring)
+        };
         for (made, expected) in [
-            (Topology::new(vec![], vec![], vec![]), "there is no device"),
-            (Topology::new(one(), vec![link("a", 0.0)], vec![]), "link `a` needs a rate above zero"),
-            (Topology::new(one(), vec![link("a", 1.0), link("a", 1.0)], vec![]), "two links are called `a`"),
-            (Topology::new(one(), vec![], vec![route(Site::Disk, vec![0])]), "from Host to Disk"),
-            (Topology::new(one(), vec![], vec![route(Site::Device(1), vec![])]), "from Host to Device(1)"),
+            (wired(0, 1.0, 0.0), "there is no device"),
+            (wired(2, 0.0, 0.0), "link `devices to host` needs a rate above zero"),
+            (wired(2, f64::NAN, 0.0), "link `devices to host` needs a rate above zero"),
+            (wired(2, 1.0, f64::INFINITY), "link `devices to host` needs a rate above zero"),
+            (wired(2, 1.0, -1.0), "link `devices to host` needs a rate above zero"),
         ] {
             let said = made.unwrap_err().to_string();
             assert!(said.contains(expected), "{said}");

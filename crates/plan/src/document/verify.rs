@@ -23,7 +23,6 @@
 mod race;
 
 use crate::document::plan::{Act, BufferId, BufferRange, OutputPlace, Plan, Step, Tier};
-use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, GraphOutput, Node, Origin, Phase, Value, ValueInfo};
 use race::Race;
 use std::collections::BTreeMap;
@@ -452,10 +451,7 @@ impl Checker<'_> {
 }
 
 fn sizes_in_bytes(graph: &Graph, plan: &Plan) -> Result<Vec<u64>, String> {
-    let mut sizes = Bindings::new();
-    for (symbol, value) in &plan.sizes {
-        sizes.set(symbol, *value);
-    }
+    let sizes = plan.bindings();
     let bytes = |info: &ValueInfo| -> Result<u64, String> {
         info.ty.shape.iter().try_fold(info.ty.dtype.size() as u64, |bytes, dim| {
             let extent = dim.bind(&sizes).map_err(|e| e.to_string())?;

@@ -2,17 +2,17 @@
 //! that leaves least memory in use runs first. Deterministic, in n log n time.
 
 use crate::step::readers::{Readers, for_each_root};
-use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Value};
+use gulliver_graph::graph::{Graph, Node, NodeId, Phase, Value};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
-/// What the scheduler is told.
+/// The input of the scheduler.
 pub struct ArrangeInput<'a> {
     /// The graph.
     pub graph: &'a Graph,
-    /// Who reads what.
+    /// The readers of values.
     pub readers: &'a Readers,
-    /// Sums over several partials exist before the last one is added, so that gradients take no new room.
+    /// Whether sums over partials exist already, so that gradients take no new memory.
     pub sums_exist: bool,
     /// Readers of each root that have not run.
     pub remaining: &'a [u32],
@@ -20,17 +20,17 @@ pub struct ArrangeInput<'a> {
     pub carries: &'a [Vec<(Value, Value)>],
     /// Bytes of one instance of every value; without them nodes keep the graph's order, updates first.
     pub bytes: Option<&'a [u64]>,
-    /// What only updates read waits while anything else can run, unless it frees memory.
+    /// Whether values that only updates read are computed last, unless that frees memory.
     pub gradients_late: bool,
 }
 
-/// The nodes in the order in which they are to run. An update that overwrites a weight waits for the
-/// weight's other readers, unless nothing else can run.
+/// The nodes in their new order. An update that overwrites a weight waits for the weight's other readers, unless no other
+/// node can run.
 pub fn arrange(scene: &ArrangeInput, nodes: &[NodeId]) -> Vec<NodeId> {
     Arranger::new(scene, nodes).order()
 }
 
-/// What runs first has the smallest: whether it should wait, and bytes.
+/// The node with the smallest key runs first: whether it should wait, and bytes.
 type Key = (bool, i64);
 
 struct Arranger<'a> {
@@ -71,7 +71,7 @@ impl<'a> Arranger<'a> {
         for &id in nodes {
             let ins = &scene.graph.nodes[id.index()].ins;
             for_each_root(&scene.readers.root, ins, |v| {
-                a.missing[id.index()] += u32::from(a.producer(v).is_some_and(|p| a.open[p.index()]));
+                a.missing[id.index()] += u32::from(scene.graph.maker(v).is_some_and(|p| a.open[p.index()]));
             });
             for &(input, _) in &scene.carries[id.index()] {
                 let itself = u32::from(ins.iter().any(|v| scene.readers.root[v.index()] == input));
@@ -87,13 +87,6 @@ impl<'a> Arranger<'a> {
         }
         nodes.iter().for_each(|&id| a.offer(id));
         a
-    }
-
-    fn producer(&self, root: Value) -> Option<NodeId> {
-        match self.scene.graph.value(root).origin {
-            Origin::Node { node, .. } => Some(node),
-            Origin::Input(_) => None,
-        }
     }
 
     fn order(mut self) -> Vec<NodeId> {
@@ -154,7 +147,7 @@ impl<'a> Arranger<'a> {
                 self.offer(writer);
                 self.offer_gradient_of(writer);
             }
-            // Whoever reads it last will free it.
+            // Its last reader will free it.
             if readers == 1 && !scene.readers.output[v.index()] {
                 let last = scene.readers.of_root(v).iter().find(|r| self.open[r.index()]);
                 if let Some(&last) = last {
@@ -179,17 +172,17 @@ impl<'a> Arranger<'a> {
         }
     }
 
-    /// A gradient whose update can follow at once takes room only for a moment.
+    /// Prices gradients anew whose update can follow at once.
     fn offer_gradient_of(&mut self, update: NodeId) {
         let scene = self.scene;
         for_each_root(&scene.readers.root, &scene.graph.nodes[update.index()].ins, |v| {
-            if let Some(producer) = self.producer(v) {
+            if let Some(producer) = scene.graph.maker(v) {
                 self.offer(producer);
             }
         });
     }
 
-    /// Bytes more in use after the node than before it, where that decides; updates come at once.
+    /// The growth of memory by a node; without bytes, updates first and then the graph's order.
     fn key(&self, id: NodeId) -> Key {
         let scene = self.scene;
         let node = &scene.graph.nodes[id.index()];
@@ -207,7 +200,7 @@ impl<'a> Arranger<'a> {
         }
         for_each_root(&scene.readers.root, &node.ins, |v| {
             let last = self.remaining[v.index()] == 1 && !scene.readers.output[v.index()];
-            if last && self.producer(v).is_some() {
+            if last && scene.graph.maker(v).is_some() {
                 growth = growth.saturating_sub(size(v));
             }
         });
@@ -219,8 +212,7 @@ impl<'a> Arranger<'a> {
         node.outs.iter().all(|v| self.scene.readers.of_root(*v).iter().all(update))
     }
 
-    /// Whether a result is gone again right after it is made: nobody reads it, or one update that can
-    /// run at once.
+    /// Whether a result is freed right after it is made: it has no reader, or one update that can run at once.
     fn passes(&self, v: Value) -> bool {
         if self.scene.readers.output[v.index()] {
             return false;

@@ -2,7 +2,7 @@
 //! and which inputs are overwritten. Choices under a budget are made over the gaps between two uses.
 
 use crate::step::script::{Script, ScriptOp, VersionId};
-use gulliver_graph::graph::{Graph, Origin, Phase, Role};
+use gulliver_graph::graph::{Graph, Origin, Phase};
 
 /// No act, no version.
 pub const NEVER: u32 = u32::MAX;
@@ -18,7 +18,7 @@ pub enum Fate {
     Leaves,
 }
 
-/// What is known of the versions of a script, whatever the sizes.
+/// Facts about the versions of a script, for any sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VersionFacts {
     uses: Vec<u32>,
@@ -66,7 +66,7 @@ impl VersionFacts {
         let count = script.versions.len();
         let persistent = script.versions.iter().map(|version| {
             let origin = graph.value(version.of.value).origin;
-            version.input && matches!(origin, Origin::Input(Role::Weight(_) | Role::State(_)))
+            version.input && matches!(origin, Origin::Input(role) if role.persists())
         });
         let mut facts = VersionFacts {
             uses: Vec::new(),
@@ -93,7 +93,7 @@ impl VersionFacts {
                 }
                 ScriptOp::Add => {
                     facts.again[refs[1] as usize] = false;
-                    // Whoever read the first partial's does not read it any more.
+                    // The sum overwrites the first partial's value.
                     let when = &mut facts.overwritten[refs[1] as usize];
                     *when = (*when).min(t as u32);
                 }
@@ -148,7 +148,7 @@ impl VersionFacts {
         }
     }
 
-    /// The facts with what they are about.
+    /// The facts with their graph and script.
     pub fn base<'a>(&'a self, graph: &'a Graph, script: &'a Script) -> Base<'a> {
         Base {
             graph,

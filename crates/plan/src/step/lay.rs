@@ -11,7 +11,8 @@ use crate::step::lifetime::Lifetimes;
 use crate::step::outline::{BoundSizes, Outline};
 use crate::step::script::{Script, ScriptOp, VersionId};
 use crate::step::wait::add_waits;
-use gulliver_graph::graph::{Graph, NodeId, Role, Value};
+use gulliver_graph::graph::{Graph, NodeId, Value};
+use std::iter::Peekable;
 
 /// Memory that a script is laid out in.
 pub struct LayoutArena<'a> {
@@ -25,7 +26,7 @@ pub struct LayoutArena<'a> {
     pub thorough: bool,
 }
 
-/// The plan of a script: every buffer with its bytes and offset, every step with what it waits for.
+/// The plan of a script: every buffer with its bytes and offset, every step with its waits.
 pub fn lay_out(
     outline: &Outline,
     graph: &Graph,
@@ -85,7 +86,7 @@ pub fn lay_out(
     let inputs = graph.inputs().enumerate().map(|(storage, (value, role, _))| InputPlace {
         value,
         place: whole(BufferId(storage as u32)),
-        persistent: matches!(role, Role::Weight(_) | Role::State(_)),
+        persistent: role.persists(),
     });
     let inputs = inputs.collect();
     let outputs = graph.outputs.iter().zip(&script.outputs).map(|(output, v)| OutputPlace {
@@ -126,14 +127,17 @@ fn steps(
 ) -> Vec<Step> {
     let storages = &life.storages;
     let acts = script.acts.len();
-    // Inputs are there before the first act; all else from the act that makes it.
-    let starts = Groups::new(acts + 1, storages.len(), |i| (!storages[i].input).then_some(storages[i].start));
-    let ends = Groups::new(acts + 1, storages.len(), |i| Some(storages[i].end));
+    // Inputs are allocated before the first act, other storages at the act that makes them.
+    let made = (0..storages.len() as u32).filter(|&s| !storages[s as usize].input);
+    let mut starts = sorted(made, |s| storages[s].start);
+    let mut ends = sorted(0..storages.len() as u32, |s| storages[s].end);
     let mut steps: Vec<Step> = Vec::with_capacity(acts * 3 + storages.len());
     let inputs = (0..storages.len()).filter(|&s| storages[s].input);
     steps.extend(inputs.map(|s| Act::Alloc(BufferId(s as u32)).into()));
     for (t, scratch) in scratch_of.iter().enumerate() {
-        steps.extend(starts.of(t).iter().map(|&s| Act::Alloc(BufferId(s)).into()));
+        while let Some((_, s)) = starts.next_if(|(start, _)| *start as usize == t) {
+            steps.push(Act::Alloc(BufferId(s)).into());
+        }
         let (ins, outs) = script.split(t);
         let at =
             |versions: &[VersionId]| -> Vec<BufferRange> { versions.iter().map(|v| place(*v)).collect() };
@@ -161,42 +165,21 @@ fn steps(
             }
             ScriptOp::Move => steps.push(Act::Move { from: place(ins[0]), to: place(outs[0]) }.into()),
         }
-        steps.extend(ends.of(t).iter().map(|&s| Act::Free(BufferId(s)).into()));
+        while let Some((_, s)) = ends.next_if(|(end, _)| *end as usize == t) {
+            steps.push(Act::Free(BufferId(s)).into());
+        }
     }
     steps
 }
 
-/// Numbers in groups, one group after the other.
-struct Groups {
-    first: Vec<u32>,
-    members: Vec<u32>,
-}
-
-impl Groups {
-    /// Puts member `i` into the group `group_of` gives it, if any, in order.
-    fn new(groups: usize, members: usize, group_of: impl Fn(usize) -> Option<u32>) -> Groups {
-        let mut first = vec![0u32; groups + 1];
-        for g in (0..members).filter_map(&group_of) {
-            first[g as usize + 1] += 1;
-        }
-        for g in 0..groups {
-            first[g + 1] += first[g];
-        }
-        let mut next = first.clone();
-        let mut all = vec![0; first[groups] as usize];
-        for i in 0..members {
-            if let Some(g) = group_of(i) {
-                all[next[g as usize] as usize] = i as u32;
-                next[g as usize] += 1;
-            }
-        }
-        Groups { first, members: all }
-    }
-
-    /// The members of a group.
-    fn of(&self, group: usize) -> &[u32] {
-        &self.members[self.first[group] as usize..self.first[group + 1] as usize]
-    }
+/// (act, storage) in order.
+fn sorted(
+    storages: impl Iterator<Item = u32>,
+    act: impl Fn(usize) -> u32,
+) -> Peekable<std::vec::IntoIter<(u32, u32)>> {
+    let mut all: Vec<(u32, u32)> = storages.map(|s| (act(s as usize), s)).collect();
+    all.sort_unstable();
+    all.into_iter().peekable()
 }
 
 /// The spaces of a plan for one device.

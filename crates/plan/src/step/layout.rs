@@ -1,9 +1,9 @@
-//! Offsets: buffers with lifetimes are packed into an arena by walking through time and giving each the
-//! free piece that fits it best. Long-lived buffers take the low end of a piece and short-lived ones the
-//! high end, so that what comes and goes does not leave holes between what stays; the largest may be placed
-//! before all others, largest first. Several ways are tried until one loses next to nothing.
+//! Offsets: buffers with lifetimes are packed into an arena by walking through time and giving each the free piece that
+//! fits best. Long-lived buffers take the low end of a piece and short-lived ones the high end, so that these leave no
+//! holes. The largest buffers may be placed first. Variants are tried until one has almost no gaps.
 
 use crate::document::plan::ALIGN;
+use std::cmp::Reverse;
 
 mod outward;
 mod ranked;
@@ -24,21 +24,21 @@ pub fn aligned(bytes: u64) -> u64 {
     bytes.div_ceil(ALIGN) * ALIGN
 }
 
-/// Ways to walk, in the order they are tried: buffers that live less than so many tasks are short-lived
-/// (none are, for zero), and so many of the largest are placed before all others.
+/// Variants in the order they are tried: the lifetime below which buffers are short-lived, and the number of largest
+/// buffers that are placed first.
 const WAYS: [(u32, usize); 10] =
     [(12, 0), (12, 4), (0, 0), (12, 16), (40, 0), (0, 16), (12, 64), (0, 64), (12, 256), (0, 256)];
-/// So many of them in a hurry.
+/// Variants that are tried without leisure.
 const HURRIED: usize = 6;
-/// A layout that loses at most this share of what is needed is good enough to stop.
+/// A layout whose gaps are at most this fraction of the peak is good enough.
 const GOOD: u64 = 200;
-/// Pairs of spans that may be looked at where little is to be lost: in a hurry, and at leisure.
+/// Pairs of spans that may be compared, without and with leisure.
 const PAIRS: [usize; 2] = [1_000_000, 5_000_000];
 
-/// An offset per span, from `base` up, and the end of the arena. If there is a limit to that which can be
-/// kept to, ways are tried until one does, at leisure or only those that take next to no time.
+/// An offset per span, from `base` up, and the end of the arena. Variants are tried until one keeps within `limit`, if
+/// that is possible; fewer without `at_leisure`.
 pub fn pack(spans: &[Lifespan], base: u64, limit: Option<u64>, at_leisure: bool) -> (Vec<u64>, u64) {
-    let events = Events::of(spans);
+    let events = Events::of(spans, |span| Reverse(span.bytes));
     let needed = events.live_peak(spans);
     let room = limit.map(|limit| limit.saturating_sub(base)).filter(|room| *room >= needed);
     let enough = room.unwrap_or(needed + needed / GOOD);
@@ -65,7 +65,7 @@ pub fn pack(spans: &[Lifespan], base: u64, limit: Option<u64>, at_leisure: bool)
 /// The largest spans, largest first.
 fn largest(spans: &[Lifespan], count: usize) -> Vec<u32> {
     let mut all: Vec<u32> = (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0).collect();
-    let key = |&i: &u32| (std::cmp::Reverse(spans[i as usize].bytes), i);
+    let key = |&i: &u32| (Reverse(spans[i as usize].bytes), i);
     if count < all.len() {
         all.select_nth_unstable_by_key(count, key);
         all.truncate(count);
@@ -116,20 +116,21 @@ impl Ground {
 
 /// Most aligned bytes in use at once: no layout needs less.
 pub fn live_peak(spans: &[Lifespan]) -> u64 {
-    Events::of(spans).live_peak(spans)
+    Events::of(spans, |span| Reverse(span.bytes)).live_peak(spans)
 }
 
-/// Spans in the order they come, largest first among those that come together, and in the order they go.
+/// Spans in the order they come and in the order they go.
 struct Events {
     by_start: Vec<u32>,
     by_end: Vec<u32>,
 }
 
 impl Events {
-    fn of(spans: &[Lifespan]) -> Events {
+    /// Spans that come together are in the order of `rank`.
+    fn of<K: Ord>(spans: &[Lifespan], rank: impl Fn(&Lifespan) -> K) -> Events {
         let all = || (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0);
         let (mut by_start, mut by_end): (Vec<u32>, Vec<u32>) = (all().collect(), all().collect());
-        by_start.sort_by_key(|&i| (spans[i as usize].start, std::cmp::Reverse(spans[i as usize].bytes), i));
+        by_start.sort_by_key(|&i| (spans[i as usize].start, rank(&spans[i as usize]), i));
         by_end.sort_by_key(|&i| (spans[i as usize].end, i));
         Events { by_start, by_end }
     }
@@ -185,8 +186,7 @@ fn walk(spans: &[Lifespan], events: &Events, short: u32, height: u64, ground: &G
     (offsets, reached)
 }
 
-/// The free pieces below `top`, by offset; beyond it all is free. They are few, as what is given back
-/// joins its neighbours.
+/// The free pieces below `top`, by offset; everything above is free. Freed pieces are joined with their neighbours.
 struct Free {
     pieces: Vec<(u64, u64)>,
     top: u64,
@@ -197,8 +197,8 @@ impl Free {
         Free { pieces: if height > 0 { vec![(0, height)] } else { Vec::new() }, top: height }
     }
 
-    /// Room for so many bytes outside of what is taken (lowest first): in the gap that fits best, or
-    /// else new room at the top; `high` takes the upper end of a gap.
+    /// An offset for `bytes` bytes outside of the `taken` ranges (lowest first): in the gap that fits best, or else at the
+    /// top; `high` takes the upper end of a gap.
     fn take(&mut self, bytes: u64, high: bool, taken: &[(u64, u64)]) -> u64 {
         // Room of the gap, its piece and its ends.
         let mut best: Option<(u64, usize, u64, u64)> = None;

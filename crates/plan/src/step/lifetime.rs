@@ -50,7 +50,7 @@ pub struct Lifetimes {
 pub struct StorageSharing {
     /// Slices of the batch.
     pub partials: u32,
-    /// Inputs in the graph's order, with their number of instances and what they are.
+    /// Inputs in the graph's order, with their numbers of instances and roles.
     inputs: Vec<(Value, u32, Role)>,
     /// (operand, result) pairs of a node where the result may take the operand's place, one list after the
     /// other; and where the list of a node begins.
@@ -144,7 +144,7 @@ pub fn lifetimes_into(sharing: &StorageSharing, script: &Script, last: &mut Vec<
             tier: script.versions[first as usize].tier,
             start: 0,
             end: if sliced { used.copied().unwrap_or(0) } else { end_of_step },
-            persistent: matches!(role, Role::Weight(_) | Role::State(_)),
+            persistent: role.persists(),
             input: true,
         });
     }

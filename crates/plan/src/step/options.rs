@@ -4,10 +4,11 @@ use crate::document::error::PlanError;
 use crate::document::links::Links;
 use crate::document::residence::Persistent;
 use crate::step::order::PartialTurn;
-use crate::step::progress::{Activity, Observer, Progress, unobserved};
+use crate::step::progress::{Activity, Observer, Progress};
 use crate::time::cost::{Curves, Rates, TierLimits};
 use gulliver_graph::dim::{Bindings, DimError};
 use gulliver_graph::graph::{Graph, Node};
+use std::ops::ControlFlow;
 
 /// What a plan is made for.
 #[derive(Clone, Copy)]
@@ -40,7 +41,7 @@ pub struct PlanOptions<'a> {
     pub links: Links,
     /// The share of the time of moves that is thought not to be hidden behind kernels.
     pub unhidden: f64,
-    /// Is told how planning goes, and may stop it.
+    /// Called with the progress of planning, which it may stop.
     pub observe: &'a Observer<'a>,
 }
 
@@ -61,7 +62,7 @@ impl<'a> PlanOptions<'a> {
             slower: &[],
             links: Links::default(),
             unhidden: UNHIDDEN,
-            observe: &unobserved,
+            observe: &|_| ControlFlow::Continue(()),
         }
     }
 

@@ -1,12 +1,11 @@
-//! When: the order of everything that happens in a step. Forward nodes keep the graph's order; backward
-//! and update nodes may move, as long as no update comes before its objective's loss. An order never
-//! changes a result, so whoever plans may take the one that needs the least memory.
+//! The order of all tasks of a step. Forward nodes keep the graph's order; backward and update nodes may move, as long as
+//! no update comes before its objective's loss. An order never changes a result.
 
 use crate::step::arrange::{ArrangeInput, arrange};
 use crate::step::readers::{Instance, Readers, for_each_root};
 use gulliver_graph::graph::{Graph, Node, NodeId, Origin, Phase, Role, Value};
 
-/// Something that happens, in order. Views do not happen: they are where their operand is.
+/// A task of a step. Views are no tasks: they are where their operand is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OrderedTask {
     /// A node runs for one partial.
@@ -17,7 +16,7 @@ pub enum OrderedTask {
     Carry(Value, Instance),
 }
 
-/// Some nodes, in order, for one partial: a piece of a schedule. Views and updates are not in it.
+/// Nodes of a schedule that run for one partial, in order, without views and updates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartialTurn {
     /// What runs.
@@ -35,10 +34,10 @@ pub enum OrderRule {
     UpdateEarly,
     /// What frees most, or takes least, comes first.
     LeastGrowth,
-    /// The same, but what only updates read waits while anything else can run, unless it frees memory.
+    /// The same, but values that only updates read are computed last, unless that frees memory.
     GradientsLate,
-    /// All partials of a few layers, then of the next few, each update as soon as its gradient is there:
-    /// weights that do not stay on the device are fetched once for all partials.
+    /// All partials of a few layers, then of the next few, each update as soon as its gradient is there: weights off the
+    /// device are fetched once for all partials.
     Grouped,
 }
 
@@ -63,8 +62,7 @@ impl OrderRule {
 pub const RULES: [OrderRule; 4] =
     [OrderRule::Plain, OrderRule::UpdateEarly, OrderRule::LeastGrowth, OrderRule::GradientsLate];
 
-/// All that happens in a step. `bytes` is the size of one instance of each value, which only the
-/// rules that weigh memory look at.
+/// All tasks of a step. `bytes` is the size of one instance of each value, for the rules that weigh memory.
 pub fn tasks(
     graph: &Graph,
     readers: &Readers,
@@ -81,7 +79,7 @@ pub fn tasks(
         if early { &mut forward[objective] } else { &mut rest[objective] }.push(NodeId(id as u32));
     }
     let mut out = Emitter::new(graph, readers, partials);
-    // Whoever is met in the middle of a step need not have the same packs.
+    // Other devices in a collective may have other packs.
     let meets = |n: &Node| n.op.def().meets() && n.phase != Phase::Update;
     if rule == OrderRule::Grouped && !graph.nodes.iter().any(meets) && out.all_carry_early() {
         out.grouped(&forward, &rest, bytes);
@@ -116,7 +114,7 @@ pub fn tasks(
                 };
                 arrange(&scene, rest)
             }
-            // Collectives keep the graph's order, and so does all else where updates have some before others.
+            // Collectives keep the graph's order.
             _ if meets_early(graph, rest) => rest.clone(),
             _ => {
                 let (updates, others): (Vec<NodeId>, Vec<NodeId>) = rest.iter().partition(|id| is_update(id));
@@ -145,15 +143,15 @@ pub fn tasks(
     out.tasks
 }
 
-/// Whether an update meets others before a node that is none does.
+/// Whether a collective of an update comes before one of another node.
 fn meets_early(graph: &Graph, nodes: &[NodeId]) -> bool {
     let node = |id: &NodeId| &graph.nodes[id.index()];
     let mut collectives = nodes.iter().map(node).filter(|node| node.op.def().meets());
     collectives.any(|node| node.phase == Phase::Update) && collectives.any(|node| node.phase != Phase::Update)
 }
 
-/// All that happens in a step whose nodes have turns; each update comes as soon as it can. None if a partial
-/// would see other states than the one before it left.
+/// All tasks of a step whose nodes have turns; each update comes as soon as it can. None if a partial would not see the
+/// states that the one before it left.
 pub fn in_turns(
     graph: &Graph,
     readers: &Readers,
@@ -182,10 +180,10 @@ pub fn in_turns(
             (objective, updates) = (entered, later);
         }
         out.turn(&turn.nodes, turn.partial);
-        // Others wait for what is brought to a collective, nobody for an update.
+        // Other devices wait for collectives, but not for updates.
         due |= turn.partial + 1 == partials;
         if due && !turns.peek().is_some_and(|next| next.nodes.iter().all(meets)) {
-            // Other devices need not be as far: collectives for updates come when all turns are over.
+            // Collectives of updates come after all turns, since other devices may be behind.
             out.ready_updates(&mut updates, |id| !meets(id));
             due = false;
         }
@@ -195,7 +193,7 @@ pub fn in_turns(
     Some(out.tasks)
 }
 
-/// Writes tasks down and keeps count of what is still to be read.
+/// Writes tasks, and counts the readers that are left.
 struct Emitter<'a> {
     graph: &'a Graph,
     readers: &'a Readers,
@@ -209,7 +207,7 @@ struct Emitter<'a> {
     update: Vec<Vec<(Value, Value)>>,
     /// Carries that wait for the last reader of the old value.
     late: Vec<(Value, Value)>,
-    /// Carries of what no update node makes.
+    /// Carries of values that no update makes.
     last: Vec<(Value, Value)>,
     /// Nodes that have run for the last time.
     ran: Vec<bool>,
@@ -219,13 +217,10 @@ impl<'a> Emitter<'a> {
     fn new(graph: &'a Graph, readers: &'a Readers, partials: u32) -> Emitter<'a> {
         let (mut forward, mut update, mut last) =
             (Vec::new(), vec![Vec::new(); graph.nodes.len()], Vec::new());
-        let producer = |v: Value| match graph.value(v).origin {
-            Origin::Node { node, .. } => Some((node, &graph.nodes[node.index()])),
-            Origin::Input(_) => None,
-        };
+        let producer = |v: Value| graph.maker(v).map(|id| (id, &graph.nodes[id.index()]));
         for &(input, next) in &graph.carries {
             let Some((_, node)) = producer(next) else { continue };
-            // A view is carried when what it shows is made.
+            // A view is carried when its operand is made.
             match producer(readers.root[next.index()]) {
                 _ if node.phase != Phase::Update => forward.push((node.objective, input, next)),
                 Some((id, node)) if node.phase == Phase::Update => update[id.index()].push((input, next)),
@@ -269,7 +264,7 @@ impl<'a> Emitter<'a> {
         self.late_carries(true);
     }
 
-    /// Some nodes for one partial, and the states that they leave to the next.
+    /// Runs nodes for one partial, and carries the states that they change.
     fn turn(&mut self, nodes: &[NodeId], partial: u32) {
         nodes.iter().for_each(|&id| self.run(id, partial));
         for i in 0..self.forward.len() {
@@ -280,8 +275,8 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Whether states that the forward pass changes can take their next values as soon as those are made:
-    /// nobody reads the old ones after.
+    /// Whether states that the forward pass changes can take their next values as soon as these are made: no node reads
+    /// the old ones later.
     fn all_carry_early(&self) -> bool {
         self.forward.iter().all(|(_, input, next)| {
             let made = self.producer(*next);
@@ -291,7 +286,7 @@ impl<'a> Emitter<'a> {
         })
     }
 
-    /// Runs the updates that can be, in order; who meets others does so in the graph's order.
+    /// Runs the updates that are ready; collectives keep the graph's order.
     fn ready_updates(&mut self, updates: &mut Vec<NodeId>, may: impl Fn(&NodeId) -> bool) {
         let mut waiting = false;
         updates.retain(|&id| {
@@ -313,33 +308,22 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// The node that makes what a value shows.
+    /// The node that makes the bytes of a value.
     fn producer(&self, v: Value) -> Option<NodeId> {
-        match self.graph.value(self.readers.root[v.index()]).origin {
-            Origin::Node { node, .. } => Some(node),
-            Origin::Input(_) => None,
-        }
+        self.graph.maker(self.readers.root[v.index()])
     }
 
-    /// Whether an update can run: all it reads is there, the losses too, and nobody else will read what
-    /// it overwrites.
+    /// Whether an update can run: its operands and the losses are there, and no other node will read the inputs that it
+    /// overwrites.
     fn ready(&self, id: NodeId) -> bool {
         let (graph, node) = (self.graph, &self.graph.nodes[id.index()]);
-        let made = |v: Value| match graph.value(v).origin {
-            Origin::Node { node, .. } => self.ran[node.index()],
-            Origin::Input(_) => true,
-        };
+        let made = |v: Value| graph.maker(v).is_none_or(|id| self.ran[id.index()]);
         let reads_it = |input: Value| node.ins.iter().any(|v| self.readers.root[v.index()] == input);
         let alone =
             |(input, _): &(Value, Value)| self.remaining[input.index()] <= u32::from(reads_it(*input));
-        let losses =
-            graph.outputs.iter().map(|output| output.value).filter(|v| match graph.value(*v).origin {
-                Origin::Node { node: of, .. } => {
-                    let of = &graph.nodes[of.index()];
-                    of.objective == node.objective && of.phase == Phase::Forward
-                }
-                Origin::Input(_) => false,
-            });
+        let is_loss =
+            |v: &Value| graph.maker(*v).is_some() && graph.made_in(*v) == (Phase::Forward, node.objective);
+        let losses = graph.outputs.iter().map(|output| output.value).filter(is_loss);
         let root = |v: &Value| self.readers.root[v.index()];
         node.ins.iter().all(|v| made(root(v)))
             && losses.into_iter().all(|v| made(root(&v)))
@@ -369,7 +353,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// At the end of an objective, those whose old value nobody reads any more; at the end, all.
+    /// Writes waiting carries whose old value has no reader left; with `all`, every one.
     fn late_carries(&mut self, all: bool) {
         if all {
             self.late.append(&mut self.last);
@@ -384,10 +368,10 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// Packs of the weights are about so many of all.
+/// About the number of packs of all weights.
 const PACKS: u64 = 12;
 
-/// Neighbours in packs that read about the same bytes of weights.
+/// Neighbouring nodes in packs that read about equal bytes of weights.
 fn packs<'a>(graph: &Graph, nodes: &'a [NodeId], bytes: &[u64]) -> std::vec::IntoIter<&'a [NodeId]> {
     let weight = |v: &Value| matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_)));
     let all: u64 = graph.weights().map(|(v, _)| bytes[v.index()]).sum();

@@ -1,18 +1,19 @@
 //! What all plans of a graph have in common, whatever the sizes of the input: the order of the tasks, what shares
 //! storage and for how long, and the kinds of nodes and types. A plan for new sizes only fills in bytes and offsets.
 
-use crate::document::collectives::collective_of;
+use crate::document::collectives::with_collective;
 use crate::document::error::PlanError;
 use crate::document::links::Links;
 use crate::step::base::{Base, VersionFacts};
 use crate::step::lifetime::{Lifetimes, StorageSharing, lifetimes, profile};
 use crate::step::options::PlanOptions;
-use crate::step::order::{OrderRule, RULES, in_turns, tasks};
+use crate::step::order::{OrderRule, in_turns, tasks};
 use crate::step::progress::Activity;
 use crate::step::readers::Readers;
 use crate::step::script::Script;
 use crate::time::cost::{CollectivePrice, Curves};
 use gulliver_graph::dim::{BATCH, Bindings, DimError};
+use gulliver_graph::graph::op::exchange::Exchange;
 use gulliver_graph::graph::{Graph, Value};
 use gulliver_graph::kinds::Kinds;
 use gulliver_graph::work::Work;
@@ -58,23 +59,9 @@ pub struct BoundSizes {
 }
 
 impl Outline {
-    /// Chooses the order that needs least memory for inputs of these sizes (of the whole batch), never
-    /// more than the graph's own; it serves inputs of any size.
-    pub fn new(graph: &Graph, sizes: &Bindings, options: &PlanOptions) -> Result<Outline, PlanError> {
-        Outline::best(graph, sizes, options, if options.grouped { &[OrderRule::Grouped] } else { &RULES })
-    }
-
-    /// The outline with one rule of order.
-    pub fn with_rule(
-        graph: &Graph,
-        sizes: &Bindings,
-        options: &PlanOptions,
-        rule: OrderRule,
-    ) -> Result<Outline, PlanError> {
-        Outline::best(graph, sizes, options, &[rule])
-    }
-
-    fn best(
+    /// The outline with the order of these rules that needs least memory for inputs of these sizes (of the whole batch);
+    /// it serves inputs of any size.
+    pub fn new(
         graph: &Graph,
         sizes: &Bindings,
         options: &PlanOptions,
@@ -94,7 +81,8 @@ impl Outline {
             let tasks = in_turns.clone().unwrap_or_else(|| tasks(graph, &readers, partials, rule, &bytes));
             let script = Script::of(graph, &readers, &tasks, partials);
             let life = lifetimes(&sharing, &script);
-            let peak = peak(&script, &life, &bytes, |node| sizes.scratch[kinds.kind_of[node] as usize]);
+            let scratch = |node: usize| sizes.scratch[kinds.kind_of[node] as usize];
+            let peak = profile(&script, &life, &bytes, scratch).into_iter().max().unwrap_or(0);
             if best.as_ref().is_none_or(|(least, ..)| peak < *least) {
                 best = Some((peak, rule, script, life));
             }
@@ -144,9 +132,9 @@ impl Outline {
 
     /// Seconds of a node; a collective takes as long as its bytes over the links.
     pub fn seconds_over(&self, graph: &Graph, sizes: &BoundSizes, links: &Links, node: usize) -> f64 {
-        match collective_of(&graph.nodes[node], &sizes.slice) {
-            Some(what) => {
-                let bytes = what.bytes() as f64;
+        match with_collective(&graph.nodes[node], &sizes.slice, Exchange::bytes) {
+            Some(bytes) => {
+                let bytes = bytes as f64;
                 let least = sizes.collective.map_or(0.0, |collective| collective.seconds(bytes));
                 (bytes / links.from_peers).max(least)
             }
@@ -162,7 +150,7 @@ impl Outline {
     /// Of a collective held beside kernels that have all cores: seconds that these lose to it, whatever the links, and seconds it
     /// takes. None for other nodes.
     pub fn seconds_met(&self, graph: &Graph, sizes: &BoundSizes, node: usize) -> [f64; 2] {
-        let bytes = collective_of(&graph.nodes[node], &sizes.slice).map(|what| what.bytes() as f64);
+        let bytes = with_collective(&graph.nodes[node], &sizes.slice, |what| what.bytes() as f64);
         let of = |(bytes, collective): (f64, CollectivePrice)| {
             [collective.lost(bytes), collective.seconds(bytes) + collective.beside]
         };
@@ -215,8 +203,4 @@ fn bind_sizes(
         scratch.push(if view { 0 } else { (options.scratch)(graph, node, &slice)? });
     }
     Ok(BoundSizes { slice, bytes, scratch, seconds: Vec::new(), alone: Vec::new(), collective: None })
-}
-
-fn peak(script: &Script, life: &Lifetimes, bytes: &[u64], scratch: impl Fn(usize) -> u64) -> u64 {
-    profile(script, life, bytes, scratch).into_iter().max().unwrap_or(0)
 }

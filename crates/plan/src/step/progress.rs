@@ -1,4 +1,4 @@
-//! Progress of planning: an observer is told what is being done, many times a second, and may stop it.
+//! Progress of planning: an observer is called many times a second, and may stop planning.
 
 use std::ops::ControlFlow;
 
@@ -20,7 +20,7 @@ pub enum Activity {
 /// How far one activity of one attempt has come; there may be many attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// The activity.
     pub activity: Activity,
     /// Rounds of it done in this attempt.
     pub done: usize,
@@ -28,11 +28,6 @@ pub struct Progress {
     pub of: usize,
 }
 
-/// Is told of progress, and says whether to go on. Planning that is told to stop ends with
+/// Called with progress. `Break` ends planning with
 /// [`PlanError::Interrupted`](crate::document::error::PlanError::Interrupted).
 pub type Observer<'a> = dyn Fn(Progress) -> ControlFlow<()> + 'a;
-
-/// Lets everything go on.
-pub fn unobserved(_: Progress) -> ControlFlow<()> {
-    ControlFlow::Continue(())
-}

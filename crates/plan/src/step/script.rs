@@ -119,11 +119,22 @@ impl Script {
         self.versions.len() as u32 - 1
     }
 
-    /// Adds an act that reads so many versions, written for an act of another script; all it names are to be
-    /// pushed to `refs`.
+    /// Adds an act that reads `reads` versions, for the act `base` of another script. The caller pushes its versions to
+    /// `refs`.
     #[inline]
     pub fn act(&mut self, what: ScriptOp, reads: usize, base: u32) {
         self.acts.push(ScriptAct { what, refs: self.refs.len() as u32, reads: reads as u32, base });
+    }
+
+    /// The same acts in another order.
+    pub fn reordered(&self, order: impl Iterator<Item = usize>) -> Script {
+        let (versions, outputs) = (self.versions.clone(), self.outputs.clone());
+        let mut script = Script { versions, outputs, ..Script::default() };
+        for t in order {
+            script.acts.push(ScriptAct { refs: script.refs.len() as u32, ..self.acts[t] });
+            script.refs.extend(self.refs(t));
+        }
+        script
     }
 
     /// The versions of an act.

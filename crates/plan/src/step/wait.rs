@@ -1,16 +1,16 @@
-//! Who waits for whom: streams do their steps side by side, so a step that touches bytes waits for the
-//! steps of other streams that touched them before, unless both only read.
+//! Waits between streams: a step that touches bytes waits for the steps of other streams that touched them before, unless
+//! both only read.
 
 use crate::document::plan::{Act, BufferId, BufferRange, Plan, STREAMS};
 use std::collections::BTreeMap;
 
-/// For each stream, the step after the last one meant; zero is none.
+/// By stream: the index after the last step; zero is none.
 type Steps = [u32; STREAMS.len()];
 
 #[derive(Clone, Copy, Default)]
 struct Last {
     read: Steps,
-    /// By those who write it, and by all who had its bytes before.
+    /// Steps that wrote it, and steps of earlier buffers with the same bytes.
     write: Steps,
 }
 
@@ -27,7 +27,7 @@ pub fn add_waits(plan: &mut Plan) {
     }
     let mut last = vec![Last::default(); plan.buffers.len()];
     let mut freed: Vec<BTreeMap<u64, (u64, Steps)>> = vec![BTreeMap::new(); plan.spaces.len()];
-    // What each stream has waited for already.
+    // By stream: the steps that it has waited for.
     let mut waited = [Steps::default(); STREAMS.len()];
     for i in 0..plan.steps.len() {
         let (reads, writes): (Vec<BufferId>, Vec<BufferId>) = match &plan.steps[i].act {
@@ -72,7 +72,7 @@ fn ids(places: &[BufferRange]) -> Vec<BufferId> {
     places.iter().map(|p| p.buffer).collect()
 }
 
-/// Who touched a buffer's bytes before it.
+/// The last steps that touched a buffer's bytes before it was allocated.
 fn before(freed: &[BTreeMap<u64, (u64, Steps)>], plan: &Plan, b: BufferId) -> Steps {
     let buffer = plan.buffer(b);
     let mut steps = Steps::default();

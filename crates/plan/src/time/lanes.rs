@@ -1,5 +1,5 @@
-//! How wide an array of jobs is trained: in how many lanes at once, and with how many more members in memory
-//! beside them. Compares what plans have said of a lane; makes none itself.
+//! The width of an array of jobs: the number of lanes at once, and the number of further members in memory. Compares
+//! predicted times of lanes; makes no plans.
 
 use crate::document::links::Links;
 use crate::time::cost::Rates;
@@ -7,13 +7,13 @@ use crate::time::cost::Rates;
 /// Lanes side by side, each of which trains one member at a time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaneDivision {
-    /// Predicted seconds of a step in each lane while all are at work.
+    /// By lane: predicted seconds of a step while all lanes are busy.
     pub seconds: Vec<f64>,
     /// Bytes of device and host memory that all lanes take together.
     pub bytes: [u64; 2],
 }
 
-/// What is to be trained, and how much memory there is for it.
+/// The members of an array, and the memory for them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ArrayLoad {
     /// Jobs.
@@ -26,23 +26,22 @@ pub struct ArrayLoad {
     pub budgets: [Option<u64>; 2],
 }
 
-/// What comes of a division.
+/// The outcome of a division.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LaneWidth {
-    /// Members that are in memory at once, those in lanes included. The others have not begun, and need no
-    /// memory until one of these has ended.
+    /// Members in memory at once, those in lanes included. The others start when one of these has ended.
     pub resident: usize,
     /// Predicted seconds until all members have done their steps.
     pub seconds: f64,
 }
 
-/// The division that is done soonest, by its position, the first of equals; none if none is possible.
+/// The index of the division that ends first; none if none is possible.
 pub fn choose(divisions: &[LaneDivision], array: &ArrayLoad) -> Option<(usize, LaneWidth)> {
     let possible = divisions.iter().enumerate().filter_map(|(i, one)| Some((i, weigh(one, array)?)));
     possible.min_by(|(_, a), (_, b)| a.seconds.total_cmp(&b.seconds))
 }
 
-/// What comes of a division; nothing if it has no lanes, more lanes than members, or does not fit.
+/// The outcome of a division; none if it has no lanes, more lanes than members, or does not fit.
 pub fn weigh(division: &LaneDivision, array: &ArrayLoad) -> Option<LaneWidth> {
     let lanes = division.seconds.len();
     if lanes == 0 || lanes > array.members {
@@ -56,7 +55,7 @@ pub fn weigh(division: &LaneDivision, array: &ArrayLoad) -> Option<LaneWidth> {
         };
         left = left.zip(rest).map(|(left, rest)| left.saturating_add(rest));
     }
-    // A member that leaves a lane is put aside before the next is brought, so every one of them needs room.
+    // A member that leaves a lane is put aside before the next one is fetched, so each needs memory.
     let rooms =
         left.map_or(usize::MAX, |left| usize::try_from(left / array.state.max(1)).unwrap_or(usize::MAX));
     let resident = rooms.max(lanes).min(array.members);
@@ -64,15 +63,15 @@ pub fn weigh(division: &LaneDivision, array: &ArrayLoad) -> Option<LaneWidth> {
     Some(LaneWidth { resident, seconds })
 }
 
-/// Seconds until every member has done one step of each round, if all lanes do their share.
+/// Seconds until every member has done one step.
 fn rounds(lanes: &[f64], members: usize, resident: usize) -> f64 {
     if resident > lanes.len() {
-        // Members take turns: all lanes are at work until the end, but nobody is in two at once.
+        // Members take turns: all lanes are busy until the end, but no member is in two at once.
         let rate: f64 = lanes.iter().map(|seconds| 1.0 / seconds).sum();
         let fastest = lanes.iter().copied().fold(f64::INFINITY, f64::min);
         return (members as f64 / rate).max(fastest);
     }
-    // Everyone stays in a lane to the end, in the one that is done with it first.
+    // Each member stays in one lane: the one that ends first with it.
     let mut ends = vec![0.0; lanes.len()];
     for _ in 0..members {
         let after = |lane: &usize| ends[*lane] + lanes[*lane];
@@ -82,8 +81,8 @@ fn rounds(lanes: &[f64], members: usize, resident: usize) -> f64 {
     ends.into_iter().fold(0.0, f64::max)
 }
 
-/// How fast a lane with some of a machine's threads is, beside others: arithmetic goes by threads, and memory
-/// and links are shared evenly.
+/// Speeds of a lane with some of a machine's threads: arithmetic is proportional to threads, and lanes share memory and
+/// links evenly.
 pub fn share((rates, links): (Rates, Links), (threads, of): (usize, usize), lanes: usize) -> (Rates, Links) {
     let even = lanes.max(1) as f64;
     let flops = rates.flops * threads as f64 / of.max(1) as f64;

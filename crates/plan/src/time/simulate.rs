@@ -1,36 +1,30 @@
-//! How long a plan takes, without running it: each stream does its steps in order, each step as soon as
-//! what it waits for is done. [`together`] times the plans of several devices at once.
+//! The simulated time of a plan: each stream does its steps in order, each as soon as the steps it waits for are done.
+//! [`together`] times the plans of several devices at once.
 
 mod together;
 
-pub use together::{
-    JointTiming, LinkUse, RankPlan, SimulatedDeadlock, Unevenness, crowds, over_links, together,
-};
+pub use together::{JointTiming, LinkUse, RankPlan, SimulatedDeadlock, Unevenness, crowds, together};
 
 use crate::document::ledger::Ledger;
 use crate::document::links::Links;
-use crate::document::plan::{Act, BufferRange, Plan, PlanStream, STREAMS, Tier};
+use crate::document::plan::{Act, Plan, PlanStream, STREAMS, Tier};
 use gulliver_graph::graph::NodeId;
 use serde::Serialize;
 
-/// What a simulated step comes to.
+/// The result of a simulation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Timing {
     /// Seconds from the first step to the last.
     pub seconds: f64,
-    /// Seconds each stream is at work.
+    /// Busy seconds of each stream.
     pub busy: [f64; STREAMS.len()],
-    /// Seconds spent on computing what was computed before.
+    /// Seconds of recompute.
     pub again: f64,
     /// Bytes moved.
     pub moved: Ledger,
 }
 
-fn tier(plan: &Plan, place: &BufferRange) -> Tier {
-    plan.spaces[plan.buffer(place.buffer).space as usize].tier
-}
-
-/// Seconds a byte takes from tier to tier.
+/// Seconds per byte from tier to tier.
 pub fn per_byte(links: &Links, from: Tier, to: Tier) -> f64 {
     1.0 / match (from, to) {
         (Tier::Disk, _) => links.disk_read,
@@ -40,16 +34,16 @@ pub fn per_byte(links: &Links, from: Tier, to: Tier) -> f64 {
     }
 }
 
-/// Bytes that pass through memory when one is added, for each when one is copied: two are read and one is written.
+/// Memory traffic of an addition relative to a copy: two bytes are read and one is written.
 const ADDED: f64 = 1.5;
 
-/// Times a plan whose kernels take so many seconds.
+/// Times a plan; `node` gives the seconds of its kernels.
 pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Timing {
     let mut timing = Timing { moved: Ledger::of(plan), ..Timing::default() };
     let mut free = [0.0f64; STREAMS.len()];
     let mut done = vec![0.0f64; plan.steps.len()];
     let mut ran = Ran::default();
-    // Bytes read and written a second by copies and sums on the device.
+    // Bytes per second of copies and sums on the device.
     let pass = links.to_device;
     for (i, step) in plan.steps.iter().enumerate() {
         let seconds = match &step.act {
@@ -64,7 +58,7 @@ pub fn simulate(plan: &Plan, node: impl Fn(NodeId) -> f64, links: &Links) -> Tim
             Act::Exchange { node: id, .. } => node(*id),
             Act::Copy { from, .. } => from.bytes as f64 / pass,
             Act::Add { from, .. } => ADDED * from.bytes as f64 / pass,
-            Act::Move { from, to } => from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to)),
+            Act::Move { from, to } => from.bytes as f64 * per_byte(links, plan.tier(from), plan.tier(to)),
         };
         let stream = plan.stream(&step.act).unwrap_or(PlanStream::Compute) as usize;
         let ready = step.after.iter().map(|&other| done[other as usize]).fold(free[stream], f64::max);

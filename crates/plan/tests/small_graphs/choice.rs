@@ -1,12 +1,12 @@
 //! What our planner chooses where nothing may be done but to compute again.
 
+use gulliver_lab::comparator::ComparedStep;
 use gulliver_plan::budget::choices::Choices;
 use gulliver_plan::budget::choose::{ChoiceTerms, Selection, Shortfall, fit};
-use gulliver_plan::comparator::Case;
 
 /// What is chosen from `start` on for a target of bytes in use.
 pub fn recompute(
-    case: &Case,
+    case: &ComparedStep,
     start: &Choices,
     target: u64,
     at_leisure: bool,

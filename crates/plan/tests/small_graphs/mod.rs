@@ -13,6 +13,7 @@ use gulliver_graph::graph::{Graph, GraphError, Init, Value};
 use gulliver_graph::role::OutputRole;
 use gulliver_plan::document::residence::Persistent;
 use gulliver_plan::step::options::PlanOptions;
+use gulliver_plan::step::order::RULES;
 use gulliver_plan::step::outline::{BoundSizes, Outline};
 use gulliver_plan::time::cost::{Rates, TierLimits};
 
@@ -73,7 +74,7 @@ impl Outlined {
         let beside = TierLimits { host: Some(0), disk: None };
         let rates = Rates { call: 0.0, ..Rates::default() };
         let options = PlanOptions { beside, rates, ..PlanOptions::new(&persistent) };
-        let outline = Outline::new(&graph, sizes, &options).unwrap();
+        let outline = Outline::new(&graph, sizes, &options, &RULES).unwrap();
         let sizes = outline.sizes(&graph, sizes, &options).unwrap();
         Outlined { outline, sizes, state: persistent.ends[0], graph }
     }

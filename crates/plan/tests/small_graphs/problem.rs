@@ -3,7 +3,7 @@
 //! our plans need for it.
 
 use gulliver_graph::graph::{Origin, Phase, Role};
-use gulliver_plan::comparator::Case;
+use gulliver_lab::comparator::ComparedStep;
 use gulliver_plan::step::base::Base;
 use gulliver_plan::step::script::{ScriptOp, VersionId};
 
@@ -34,7 +34,7 @@ pub struct Problem {
 
 impl Problem {
     /// The step of a case.
-    pub fn new(case: &Case) -> Problem {
+    pub fn new(case: &ComparedStep) -> Problem {
         let script = case.base.script;
         let tracked: Vec<VersionId> =
             (0..script.versions.len() as u32).filter(|&v| !script.versions[v as usize].input).collect();
@@ -70,7 +70,7 @@ impl Problem {
 }
 
 fn one(
-    case: &Case,
+    case: &ComparedStep,
     t: usize,
     numbers: &dyn Fn(&[VersionId]) -> Vec<usize>,
     size: &dyn Fn(&VersionId) -> u64,

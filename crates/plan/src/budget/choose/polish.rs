@@ -1,6 +1,6 @@
-//! Choices for scripts so short that thousands of them can be looked at: from what is there, single choices
-//! are changed, exchanged and undone at random (the same at random every time), worse ones less and less
-//! often, and the cheapest that keeps within the target is kept.
+//! Simulated annealing of choices, for scripts so short that thousands of variants can be evaluated. Single choices are
+//! changed at random with a fixed seed; worse variants are accepted less and less often. The cheapest variant within the
+//! target is the result.
 
 use super::search::{GapCandidate, Search};
 use crate::budget::choices::Choices;
@@ -8,21 +8,20 @@ use crate::document::plan::{Choice, Tier};
 use crate::step::layout::aligned;
 use crate::step::progress::Activity;
 
-/// Acts that are looked at in one run, over all changes: what may be spent on a short script.
+/// Acts evaluated in one run, over all variants.
 const ACTS: usize = 600_000;
-/// A run may end where no change leads further: there are so many, with other changes, of scripts with as many
-/// acts in all.
+/// Most runs, each with another seed, and the acts of all of them together.
 const RUNS: (u64, usize) = (4, 240);
-/// Changes looked at are at least so many, or it is not worth beginning.
+/// Fewest variants that are worth a run.
 const LEAST: usize = 2_000;
-/// How much worse a change may be at first and at last, as a share of the step.
+/// Temperature at the start and at the end, as a share of the step's seconds.
 const HEAT: (f64, f64) = (0.1, 0.002);
-/// What it costs, in steps, to need twice what there is beyond weights and states.
+/// Penalty, in steps, for an excess as large as the memory beyond weights and states.
 const EXCESS: f64 = 3.0;
-/// So many acts sooner than it is used a value may be brought back.
+/// Most acts by which a value may be brought back before its use.
 const SOONER: u32 = 4;
 
-/// A generator of numbers that look random; always the same.
+/// Pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -42,7 +41,7 @@ pub(crate) fn worthwhile(acts: usize) -> bool {
 }
 
 impl Search<'_> {
-    /// The cheapest choices found from those at hand on that keep within the target, and their seconds.
+    /// The cheapest choices within the target that were found, and their seconds.
     pub(super) fn polish(&mut self) -> Option<(f64, Choices)> {
         let from = self.choices.clone();
         let runs = (RUNS.1 / self.base.script.acts.len().max(1)).max(1) as u64;
@@ -98,7 +97,7 @@ impl Search<'_> {
         best
     }
 
-    /// Bytes of weights and states that are on the device all the time.
+    /// Bytes of weights and states that reside on the device.
     fn state(&self) -> u64 {
         let here = |v: &usize| self.base.persistent[*v] && self.choices.residences[*v] == Tier::Device;
         let bytes = |v: usize| aligned(self.terms.bytes[self.base.script.versions[v].of.value.index()]);
@@ -132,15 +131,11 @@ impl Search<'_> {
         }
     }
 
-    /// Another choice for one gap. Tiers that may be full are left alone.
+    /// Makes another choice for one gap. Tiers with a limit are not chosen.
     fn turn(&mut self, c: &GapCandidate, dice: &mut Dice) {
         let (v, now) = (c.version as usize, self.choices.gaps[c.gap]);
         let again = (self.terms.recompute && self.base.again[v]).then_some(Choice::Recompute);
-        let residence = match self.choices.residences[v] {
-            Tier::Device => Choice::Keep,
-            Tier::Host => Choice::Host,
-            Tier::Disk => Choice::Disk,
-        };
+        let residence = Choice::from(self.choices.residences[v]);
         let (terms, persistent) = (self.terms, self.base.persistent[v]);
         let away = terms.away.iter().zip(terms.room).filter_map(|(away, room)| {
             let choice = (*away)?.0;
@@ -154,7 +149,7 @@ impl Search<'_> {
     }
 }
 
-/// Without new memory.
+/// Copies choices without allocating.
 fn copy(from: &Choices, to: &mut Choices) {
     to.gaps.clone_from(&from.gaps);
     to.fleeting.clone_from(&from.fleeting);

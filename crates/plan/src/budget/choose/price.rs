@@ -1,5 +1,5 @@
-//! What choices cost: seconds to have a value back, by computing it again or from another tier, given what
-//! is chosen so far; and the reasons that are told.
+//! Prices of choices: seconds to recompute a value or to fetch it from another tier, given the choices so far; and the
+//! reasons that plans report.
 
 use super::search::{GapCandidate, Search};
 use crate::document::plan::{Choice, Decision, Tier};
@@ -7,8 +7,8 @@ use crate::step::base::NEVER;
 use crate::step::script::{ScriptAct, ScriptOp};
 
 impl Search<'_> {
-    /// The act before which a candidate's bytes are needed again: that of its next use, or sooner if it
-    /// is recomputed and something else is that is made of it.
+    /// The act before which a candidate's bytes are needed again: its next use, or an earlier recompute of a value made of
+    /// it.
     pub(super) fn back(&self, c: &GapCandidate, choice: Choice) -> u32 {
         if choice != Choice::Recompute {
             return c.to;
@@ -17,7 +17,7 @@ impl Search<'_> {
         before.map(|&act| self.revived[act as usize]).fold(c.to, u32::min).max(c.from + 1)
     }
 
-    /// Every way to free a candidate's bytes: by computing it again, in host memory, on disk.
+    /// The price of each choice that frees a candidate's bytes: recompute, host memory, disk.
     pub(super) fn prices(&mut self, c: &GapCandidate) -> [Option<(Choice, f64)>; 3] {
         let mut all = [None; 3];
         if self.terms.recompute && self.base.again[c.version as usize] {
@@ -27,22 +27,21 @@ impl Search<'_> {
         for (place, away) in self.terms.away.iter().enumerate() {
             let Some((choice, seconds)) = *away else { continue };
             if persistent {
-                let tier = self.choices.residences[c.version as usize];
-                let there = matches!((tier, choice), (Tier::Host, Choice::Host) | (Tier::Disk, Choice::Disk));
-                // It is there already; it only has to be fetched.
+                let there = choice == Choice::from(self.choices.residences[c.version as usize]);
+                // Its bytes are in the tier; it is only fetched.
                 all[place + 1] = there.then_some((choice, 0.5 * seconds * c.bytes as f64));
                 continue;
             }
             let fits = |held: u64| held.saturating_add(c.bytes) <= self.terms.room[place];
             let held = &self.beside[place][c.from as usize..=c.to as usize];
-            // Mostly there is room whenever it is.
+            // The upper bound decides most cases without a walk.
             let fits = fits(self.most_beside[place]) || held.iter().all(|h| fits(*h));
             all[place + 1] = fits.then_some((choice, seconds * c.bytes as f64));
         }
         all
     }
 
-    /// Seconds to compute a version again just before it is used, given what is chosen so far.
+    /// Seconds to recompute a version just before its use, given the choices so far.
     pub(super) fn again(&mut self, c: &GapCandidate) -> Option<f64> {
         self.mark += 1;
         let base = self.base;
@@ -59,7 +58,7 @@ impl Search<'_> {
             if std::mem::replace(&mut self.seen[act as usize], self.mark) == self.mark {
                 continue;
             }
-            // What is there again by then, costs nothing; what would be had back sooner takes room sooner.
+            // An act that is rerun by then costs nothing; one that is rerun later would take room earlier.
             if self.reran[act as usize] > 0 {
                 if !self.way.near || self.revived[act as usize] <= back {
                     continue;
@@ -84,11 +83,11 @@ impl Search<'_> {
         Some(seconds)
     }
 
-    /// Seconds of kernels and moves of what was last looked at.
+    /// Seconds of kernels and moves of the script evaluated last.
     pub(super) fn cost(&self) -> f64 {
         let script = &self.work.writer.script;
         let away = |tier: Tier| {
-            let choice = if tier == Tier::Host { Choice::Host } else { Choice::Disk };
+            let choice = Choice::from(tier);
             self.terms.away.iter().flatten().find(|(other, _)| *other == choice).map_or(0.0, |(_, s)| 0.5 * s)
         };
         let one = |(t, act): (usize, &ScriptAct)| match act.what {
@@ -103,7 +102,7 @@ impl Search<'_> {
         script.acts.iter().enumerate().map(one).sum()
     }
 
-    /// Every choice and its reason.
+    /// Every choice with its reason.
     pub(super) fn reasons(&mut self) -> Vec<Decision> {
         let mut decisions = Vec::new();
         for at in 0..self.candidates.len() {

@@ -1,7 +1,6 @@
-//! For scripts so long that choices cannot be weighed one by one: whatever is not used again for longer than some time
-//! does not stay until then, as with paging that knows what comes. What only the backward pass needs again is computed
-//! again, from what cannot be; the rest waits elsewhere. The longest time with which the target is met is found by
-//! halving.
+//! Choices for scripts too long to weigh values one by one: a value that is unused for longer than some time does not
+//! stay. Values that pass from the forward into the backward pass are recomputed where possible, others wait in another
+//! tier. The longest such time that meets the target is found by bisection.
 
 use super::search::Search;
 use super::{ChoiceTerms, STARTS, Shortfall};
@@ -14,10 +13,10 @@ use crate::step::progress::Activity;
 use crate::step::script::{ScriptOp, VersionId};
 use gulliver_graph::graph::Phase;
 
-/// Times that are tried.
+/// Steps of the bisection.
 const TRIES: usize = 14;
 
-/// Choices, or how little was enough on the way.
+/// Choices that meet the target, or the least peak found.
 pub(super) fn by_reach(
     base: &Base,
     terms: &ChoiceTerms,
@@ -59,8 +58,7 @@ pub(super) fn by_reach(
     Ok(if better { search.choices } else { choices })
 }
 
-/// Carries the choices out; most bytes in use at once. Values that cannot be recomputed fall back to
-/// `otherwise`.
+/// Writes the script of the choices; its peak in bytes. Values that cannot be recomputed fall back to `otherwise`.
 fn carried_out(
     base: &Base,
     terms: &ChoiceTerms,
@@ -73,7 +71,7 @@ fn carried_out(
         for failed in &work.writer.failed {
             let gap = gaps.binary_search_by_key(&failed.gap, |gap| gap.at).ok();
             let gap = gap.filter(|&k| choices.gaps[gaps[k].at] == Choice::Recompute);
-            // If it is not this value but what it is made of that is missing, nothing is recomputed.
+            // If one of its operands is missing, nothing is recomputed.
             for gap in &mut gaps[gap.map_or(0..all, |k| k..k + 1)] {
                 if choices.gaps[gap.at] == Choice::Recompute {
                     choices.gaps[gap.at] = gap.otherwise;
@@ -91,11 +89,11 @@ struct Gap {
     at: usize,
     seconds: f64,
     choice: Choice,
-    /// If it cannot be recomputed.
+    /// The choice if it cannot be recomputed.
     otherwise: Choice,
 }
 
-/// By place.
+/// All gaps that may be chosen, in order.
 fn gaps(base: &Base, terms: &ChoiceTerms, start: &Choices) -> Vec<Gap> {
     let forward = |act: u32| match base.script.acts[act as usize].what {
         ScriptOp::Run(id, _) => base.graph.nodes[id.index()].phase == Phase::Forward,
@@ -106,7 +104,7 @@ fn gaps(base: &Base, terms: &ChoiceTerms, start: &Choices) -> Vec<Gap> {
         let of = base.script.versions[v as usize].of.value;
         aligned(terms.bytes[of.index()]) < super::search::TINY
     };
-    // Statistics of a layer are made again with the layer.
+    // Small values, such as statistics of a layer, are recomputed with the large results of their act.
     let comes_along = |v: usize| {
         let act = base.producer[v];
         act != NEVER && base.script.split(act as usize).1.iter().any(|&other| !tiny(other))
@@ -120,8 +118,7 @@ fn gaps(base: &Base, terms: &ChoiceTerms, start: &Choices) -> Vec<Gap> {
         let away = match start.residences[v] {
             Tier::Device if version.input => continue,
             Tier::Device => beside,
-            Tier::Host => Some(Choice::Host),
-            Tier::Disk => Some(Choice::Disk),
+            tier => Some(tier.into()),
         };
         let small = tiny(v as u32);
         if small && !comes_along(v) {

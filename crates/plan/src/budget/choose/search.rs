@@ -1,5 +1,5 @@
-//! One way through the choices: candidates are ranked by seconds per wanting byte where most is wanting, and
-//! the result is carried out and looked at, round after round.
+//! One search for choices, in rounds: candidates are ranked by seconds per byte at the act that exceeds the target most,
+//! the best are taken, and the resulting script is evaluated.
 
 use super::ChoiceTerms;
 use crate::budget::choices::Choices;
@@ -10,26 +10,26 @@ use crate::step::layout::aligned;
 use crate::step::progress::Activity;
 use crate::step::script::VersionId;
 
-/// Smaller values stay: they free next to nothing, and each costs an act.
+/// Values of fewer bytes stay: they free next to nothing, and each costs an act.
 pub(super) const TINY: u64 = 256;
-/// Far-reaching candidates that are tried before giving up.
+/// Most far-reaching candidates that are tried.
 const TRIES: usize = 16;
-/// Seconds, so small that they only tell candidates apart that cost nothing.
+/// Seconds that order candidates which cost nothing by their bytes.
 const MARK: f64 = 1e-9;
 
-/// How costs are looked at.
+/// How a search weighs candidates.
 #[derive(Clone, Copy)]
 pub(super) struct SearchWay {
-    /// Whether no computation may reach back over others that are done again later, so that a longer
-    /// stretch of the graph would be computed at once.
+    /// Whether a recompute may not include nodes that are recomputed later anyway: it would recompute a longer part of
+    /// the graph at once.
     pub(super) near: bool,
-    /// Whether all acts at which something is wanting count the same, or by how much it is.
+    /// Whether all acts above the target count the same, or in proportion to their excess.
     pub(super) flat: bool,
-    /// Whether what comes for free when an act is run again counts for it.
+    /// Whether other results of a rerun act count for a candidate.
     pub(super) riders: bool,
 }
 
-/// A way to free bytes: a version between two of its uses, or a weight or state whenever it is not used.
+/// A way to free bytes: a version between two of its uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GapCandidate {
     pub(super) version: VersionId,
@@ -50,27 +50,26 @@ pub(super) struct Search<'a> {
     pub(super) target: u64,
     pub(super) work: &'a mut ScriptEvaluation,
     pub(super) candidates: Vec<GapCandidate>,
-    /// Bytes wanting at each act of the base; negative where some are to spare.
+    /// Bytes above the target at each act of the base; negative below it.
     pub(super) over: Vec<i64>,
-    /// Sums of what is wanting before each act.
+    /// Sum of the excess of all acts before each act.
     pub(super) wanting: Vec<f64>,
-    /// How many outputs of an act are to be recomputed.
+    /// By act: its outputs that are recomputed.
     pub(super) reran: Vec<u32>,
-    /// The act before which that happens first.
+    /// By act: the first act before which that happens.
     pub(super) revived: Vec<u32>,
     /// Bytes in use in host memory and on disk at each act.
     pub(super) beside: [Vec<u64>; 2],
-    /// Never less than the most of these.
+    /// An upper bound of these.
     pub(super) most_beside: [u64; 2],
     pub(super) way: SearchWay,
-    /// The least each candidate cost for what it freed when it was last looked at, and how much more than
-    /// its own bytes that was.
+    /// By candidate: its least seconds when it was last priced, and its gain relative to that of its own bytes.
     pub(super) costs: Vec<Option<(f64, f64)>>,
     /// Where the candidates of each version begin.
     pub(super) offered: Vec<u32>,
-    /// The acts that the candidate looked at last has run again.
+    /// The acts that a recompute of the candidate priced last reruns.
     pub(super) closure: Vec<u32>,
-    /// What else could be let go for nothing then.
+    /// Candidates that this recompute frees at no cost.
     pub(super) riders: Vec<usize>,
     pub(super) seen: Vec<u32>,
     pub(super) mark: u32,
@@ -147,26 +146,28 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Takes note of a choice, or of its withdrawal.
+    /// Counts a choice, or its withdrawal.
     fn count(&mut self, candidate: usize, add: bool) {
         let c = self.candidates[candidate];
-        let tier = match self.choices.gaps[c.gap] {
-            Choice::Recompute => {
-                let act = self.base.producer[c.version as usize] as usize;
-                self.reran[act] = if add { self.reran[act] + 1 } else { self.reran[act].saturating_sub(1) };
-                self.revived[act] = match self.reran[act] {
-                    0 => NEVER,
-                    _ => self.revived[act].min(c.to),
-                };
-                return;
-            }
-            Choice::Host => Tier::Host,
-            Choice::Disk => Tier::Disk,
-            Choice::Keep => return,
+        let Some(tier) = self.choices.gaps[c.gap].tier() else {
+            let act = self.base.producer[c.version as usize] as usize;
+            self.reran[act] = if add { self.reran[act] + 1 } else { self.reran[act].saturating_sub(1) };
+            self.revived[act] = match self.reran[act] {
+                0 => NEVER,
+                _ => self.revived[act].min(c.to),
+            };
+            return;
         };
         if !self.base.persistent[c.version as usize] {
             self.hold(tier, c.from..=c.to, c.bytes, add);
         }
+    }
+
+    /// Withdraws a choice; the value stays.
+    fn withdraw(&mut self, at: usize) {
+        self.count(at, false);
+        self.candidates[at].taken = false;
+        self.choices.gaps[self.candidates[at].gap] = Choice::Keep;
     }
 
     fn hold(&mut self, tier: Tier, acts: std::ops::RangeInclusive<u32>, bytes: u64, add: bool) {
@@ -182,7 +183,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Carries out the choices, barring what cannot be, and sees what is wanting; most bytes in use at once.
+    /// Writes the script of the choices, barring those that are impossible. The peak in bytes.
     pub(super) fn look(&mut self) -> u64 {
         let (base, terms) = (self.base, self.terms);
         while !self.work.of(base, terms.sharing, &self.choices, terms.bytes, terms.scratch) {
@@ -193,7 +194,7 @@ impl<'a> Search<'a> {
         self.see()
     }
 
-    /// Sees what is wanting; most bytes in use at once.
+    /// Computes the excess of every act of the script. The peak in bytes.
     pub(super) fn see(&mut self) -> u64 {
         self.over.fill(i64::MIN / 2);
         for (act, &bytes) in self.work.writer.script.acts.iter().zip(&self.work.profile) {
@@ -203,29 +204,26 @@ impl<'a> Search<'a> {
         self.work.peak()
     }
 
-    /// A value that was let go cannot be had back in time: it stays.
+    /// Bars a choice: the value cannot be brought back in time, so it stays.
     fn bar(&mut self, gap: usize) {
         match self.candidates.iter().position(|c| c.gap == gap && c.taken) {
             Some(at) => {
-                self.count(at, false);
-                (self.candidates[at].taken, self.candidates[at].barred) = (false, true);
-                self.choices.gaps[gap] = Choice::Keep;
+                self.withdraw(at);
+                self.candidates[at].barred = true;
             }
-            // It is not this value but what it is made of that is missing: nothing is recomputed.
+            // One of its operands is missing: nothing is recomputed.
             None => {
                 for at in 0..self.candidates.len() {
-                    let c = self.candidates[at];
-                    if self.choices.gaps[c.gap] == Choice::Recompute {
-                        self.count(at, false);
-                        (self.candidates[at].taken, self.candidates[at].barred) = (false, true);
-                        self.choices.gaps[c.gap] = Choice::Keep;
+                    if self.choices.gaps[self.candidates[at].gap] == Choice::Recompute {
+                        self.withdraw(at);
+                        self.candidates[at].barred = true;
                     }
                 }
             }
         }
     }
 
-    /// Chooses until nothing seems to be wanting; false if there was nothing to choose.
+    /// Takes candidates until no act seems to exceed the target; false if there was none to take.
     pub(super) fn choose(&mut self) -> bool {
         let mut progress = false;
         self.costs.clear();
@@ -239,7 +237,7 @@ impl<'a> Search<'a> {
         progress
     }
 
-    /// Takes the best candidate where most is wanting, if anything is and there is one.
+    /// Takes the best candidate at the act with the largest excess, if there is one.
     fn one(&mut self) -> Option<usize> {
         let most = self.over.iter().copied().max().filter(|most| *most > 0)?;
         let worst = self.over.iter().position(|over| *over == most)? as u32;
@@ -260,7 +258,7 @@ impl<'a> Search<'a> {
         self.take(at, choice, back);
         for k in 0..self.riders.len() {
             self.take(self.riders[k], Choice::Recompute, back);
-            // It is there again as soon as what it comes with.
+            // It is recomputed together with the candidate.
             let act = self.base.producer[self.candidates[self.riders[k]].version as usize] as usize;
             self.revived[act] = self.revived[act].min(back);
         }
@@ -278,7 +276,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The candidates that cover an act and are results of what is run again for another, just looked at.
+    /// Collects the candidates that cover an act and are results of acts that the candidate priced last reruns.
     fn find_riders(&mut self, c: &GapCandidate, worst: u32, back: u32) {
         self.riders.clear();
         if !self.way.riders {
@@ -301,7 +299,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The candidate that covers an act and frees what is wanting at least cost, and how.
+    /// The candidate that covers an act with the least seconds per byte freed, and its choice.
     fn cheapest(&mut self, worst: u32, most: f64) -> Option<(usize, Choice)> {
         let mut best: Option<(f64, usize, Choice)> = None;
         let covers = |c: &GapCandidate| c.from < worst && worst < c.to && !c.taken && !c.barred;
@@ -314,7 +312,7 @@ impl<'a> Search<'a> {
                 let useful = (c.bytes as f64 / most).min(1.0);
                 (search.wanting[back as usize] - search.wanting[c.from as usize + 1]) * useful
             };
-            // What it costs changes with what else is chosen; it is looked at again if it may win.
+            // Its price depends on the other choices; it is priced anew only if it may win.
             if let (Some((known, more)), Some((least, ..))) = (self.costs[at], best)
                 && known + MARK >= least * (gain(self, &c, c.to) * more)
             {
@@ -346,12 +344,12 @@ impl<'a> Search<'a> {
         best.map(|(_, at, choice)| (at, choice))
     }
 
-    /// Bytes wanting at all acts together.
+    /// Sum of the excess of all acts.
     pub(super) fn wanting_bytes(&self) -> i64 {
         self.over.iter().map(|&over| over.max(0)).sum()
     }
 
-    /// Where nothing near is left to choose: the cheapest that does help, however far it reaches back.
+    /// Takes the cheapest candidate that helps, however long its recompute is.
     pub(super) fn reach_back(&mut self) -> bool {
         let before = self.wanting_bytes();
         let over = self.over.clone();
@@ -369,16 +367,15 @@ impl<'a> Search<'a> {
                 return true;
             }
             if self.candidates[at].taken {
-                self.count(at, false);
+                self.withdraw(at);
             }
-            (self.candidates[at].taken, self.candidates[at].barred) = (false, true);
-            self.choices.gaps[self.candidates[at].gap] = Choice::Keep;
+            self.candidates[at].barred = true;
             self.over.clone_from(&over);
         }
         false
     }
 
-    /// If too much is brought back at once for the sake of one value, the largest of it is let go again.
+    /// Marks the largest recomputed value at the peak as fleeting: it is freed again after it served another value.
     pub(super) fn let_go(&mut self) -> bool {
         let most = self.work.profile.iter().enumerate().max_by_key(|(_, bytes)| **bytes);
         let Some((worst, _)) = most else { return false };
@@ -397,8 +394,8 @@ impl<'a> Search<'a> {
         largest.is_some()
     }
 
-    /// Withdraws choices that are not needed, the dearest first; whether there were any. All that is there
-    /// again because one act is run again stays together, or nothing is gained.
+    /// Withdraws choices that are not needed, most seconds first; whether there were any. Results of one rerun act are
+    /// withdrawn together, since only then the act is not rerun.
     pub(super) fn take_back(&mut self) -> bool {
         let mut dear: Vec<(f64, u32, usize)> = Vec::new();
         for (at, c) in self.candidates.iter().enumerate().filter(|(_, c)| c.taken) {
@@ -426,17 +423,13 @@ impl<'a> Search<'a> {
             }
             if fits {
                 any = true;
-                for &(_, _, at) in together {
-                    self.count(at, false);
-                    self.candidates[at].taken = false;
-                    self.choices.gaps[self.candidates[at].gap] = Choice::Keep;
-                }
+                together.iter().for_each(|&(_, _, at)| self.withdraw(at));
             }
         }
         any
     }
 
-    /// Adds the bytes of a candidate to what is in use, or takes them off; whether nothing is wanting then.
+    /// Adds the bytes of a candidate to the acts it covers, or subtracts them; whether none of them exceeds the target.
     fn occupy(&mut self, at: usize, sign: i64) -> bool {
         let c = self.candidates[at];
         let between = &mut self.over[c.from as usize + 1..c.to as usize];

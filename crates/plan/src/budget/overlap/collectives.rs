@@ -1,37 +1,36 @@
-//! Computation beside collectives: what needs the result of a collective is put off while there is something else
-//! to compute, until the collective should be over, as far as there is room for what it reads.
+//! Computation beside collectives: acts that need the result of a collective are delayed until it should end, while there
+//! are other acts to compute and memory for the operands of the delayed ones.
 
 use super::OverlapTerms;
-use crate::step::lifetime::Lifetimes;
-use crate::step::lifetime::profile;
-use crate::step::script::{Script, ScriptAct, ScriptOp};
+use crate::step::lifetime::{Lifetimes, profile};
+use crate::step::script::{Script, ScriptOp};
 use gulliver_graph::graph::{Graph, Node, Phase};
 
-/// Where time and acts have got to.
+/// The state of a walk through the acts.
 struct Walk<'a> {
     graph: &'a Graph,
     script: &'a Script,
     room: &'a OverlapTerms<'a>,
-    /// Device bytes in use during each act if nothing is put off.
+    /// Device bytes in use during each act if none is delayed.
     used: Vec<u64>,
-    /// What is put off, in the script's order, and the bytes that it reads.
+    /// Delayed acts, in the script's order, and the bytes that they read.
     held: Vec<usize>,
     bytes: u64,
-    /// By version, how many of those held read it, and how many make or change it.
+    /// By version: how many delayed acts read it, and how many make or change it.
     read: Vec<u32>,
     written: Vec<u32>,
-    /// Collectives among them, as they keep their order.
+    /// Delayed collectives; collectives keep their order.
     collectives: u32,
-    /// When each version is there.
+    /// By version: when it is available.
     there: Vec<f64>,
-    /// When the computation and the collectives are done with what they were given.
+    /// When the computation and the collectives have done the acts given so far.
     computed: f64,
     met: f64,
     order: Vec<usize>,
 }
 
-/// The script with what waits for collectives put off behind what does not, with at most so many acts put off at
-/// a time. Nothing passes the first update of an objective, or from one objective to another.
+/// The script in which acts that wait for collectives come after acts that do not, with at most `most` acts delayed at a
+/// time. No act passes the first update of an objective, or the end of an objective.
 pub fn put_off(
     graph: &Graph,
     (script, life): (&Script, &Lifetimes),
@@ -80,13 +79,7 @@ pub fn put_off(
         }
     }
     walk.release_all();
-    let mut later =
-        Script { versions: script.versions.clone(), outputs: script.outputs.clone(), ..Script::default() };
-    for t in walk.order {
-        later.acts.push(ScriptAct { refs: later.refs.len() as u32, ..script.acts[t] });
-        later.refs.extend(script.refs(t));
-    }
-    later
+    script.reordered(walk.order.into_iter())
 }
 
 impl Walk<'_> {
@@ -107,7 +100,7 @@ impl Walk<'_> {
             .then(|| self.script.refs(t)[1] as usize)
     }
 
-    /// Whether it must not come before those held.
+    /// Whether an act must not come before a delayed one.
     fn blocked(&self, t: usize) -> bool {
         let (reads, makes) = self.script.split(t);
         let both = |v: usize| self.read[v] > 0 || self.written[v] > 0;
@@ -121,7 +114,7 @@ impl Walk<'_> {
         self.script.split(t).0.iter().map(|&v| self.there[v as usize]).fold(0.0, f64::max)
     }
 
-    /// Whether the computation would have to wait for it.
+    /// Whether the computation would have to wait for its operands.
     fn late(&self, t: usize) -> bool {
         !self.meets(t) && self.ready(t) > self.computed
     }
@@ -139,7 +132,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Bytes of what an act reads that would not have to be there otherwise, at most.
+    /// An upper bound of the bytes that delaying an act keeps in use.
     fn bytes_read(&self, t: usize) -> u64 {
         let reads = self.script.split(t).0.iter();
         let made = reads.filter(|&&v| !self.script.versions[v as usize].input);
@@ -177,7 +170,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Lets go of those whose time has come, unless one that is still held comes before them.
+    /// Releases delayed acts whose operands are available, unless one before them is still delayed.
     fn release_ready(&mut self) {
         if self.held.is_empty() {
             return;

@@ -18,7 +18,7 @@ pub fn best_cut(sized: &SizedGraph, machine: &CutMachine) -> Result<FoundCut, Cu
 /// The best cut, then up to two others whose plans may have a shorter step.
 fn cuts_for(sized: &SizedGraph, machine: &CutMachine) -> Result<Vec<FoundCut>, CutError> {
     let options = CutOptions { devices: machine.devices.clone(), ..CutOptions::default() };
-    let by = |by: ShareBy| cuts_for_memory(sized, &machine.leveled(by), &options, &FixedChoices::default());
+    let by = |by: ShareBy| cuts_for_memory(sized, &machine.levels(by), &options, &FixedChoices::default());
     let mut found = by(ShareBy::Speed)?;
     if found[0].beyond > 0 && machine.uneven() {
         found.push(by(ShareBy::Memory)?.swap_remove(0));
@@ -36,7 +36,7 @@ pub fn low_memory_cuts(
 ) -> Result<Vec<GraphCut>, CutError> {
     let options = CutOptions { devices: machine.devices.clone(), ..CutOptions::default() };
     let by = if machine.uneven() { ShareBy::Memory } else { ShareBy::Speed };
-    let found = cuts_of_falling_memory(&SizedGraph::new(graph, sizes)?, &machine.leveled(by), &options)?;
+    let found = cuts_of_falling_memory(&SizedGraph::new(graph, sizes)?, &machine.levels(by), &options)?;
     let rules = [CutRule::Filter, CutRule::Channel, CutRule::Spatial];
     let ruled = rules.into_iter().filter_map(|rule| rule_cut(graph, sizes, machine, &[rule]).ok());
     Ok(found.into_iter().map(|found| found.cut).chain(ruled).collect())

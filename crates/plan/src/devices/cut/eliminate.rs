@@ -46,30 +46,6 @@ impl CostProblem {
         self.factors.iter().map(of).sum()
     }
 
-    /// Choices made greedily in this order, each with the least possible cost given those before.
-    pub fn greedy(&self, order: &[usize]) -> Vec<usize> {
-        let mut work = Work::new(self);
-        let mut choices = vec![0; self.domains.len()];
-        for &var in order {
-            let taken = work.of[var].iter().filter_map(|&f| work.factors[f].as_ref());
-            let mut sums = vec![0.0; self.domains[var]];
-            for factor in taken {
-                let place = factor.scope.iter().position(|v| *v == var).unwrap_or(0);
-                let inner: usize = factor.scope[place + 1..].iter().map(|&v| self.domains[v]).product();
-                let mut least = vec![f64::INFINITY; sums.len()];
-                for (i, &cost) in factor.table.iter().enumerate() {
-                    let choice = i / inner % sums.len();
-                    least[choice] = cost.min(least[choice]);
-                }
-                sums.iter_mut().zip(least).for_each(|(sum, l)| *sum += l);
-            }
-            let best = (0..sums.len()).min_by(|&a, &b| sums[a].total_cmp(&sums[b])).unwrap_or(0);
-            choices[var] = best;
-            work.fix(var, best);
-        }
-        choices
-    }
-
     /// The choices of the least sum; if a table passes `limit` entries, of a sum no larger than that of `start`.
     pub fn solve(&self, start: &[usize], limit: usize) -> CostSolution {
         let (kept, small) = self.without_dominated();

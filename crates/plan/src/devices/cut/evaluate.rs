@@ -4,10 +4,10 @@
 use super::mesh::{DeviceMesh, area, held_box};
 use super::parts::{NeededBoxes, NodeCut, NodeParts, node_parts, seconds};
 use super::sized::SizedGraph;
-use super::traffic::fetches;
-use super::{CutDevice, CutError, GraphCut, Sharding, check_levels};
+use super::traffic::HeldBoxes;
+use super::{CutDevice, CutError, CutObjective, GraphCut, Sharding, check_levels};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, Origin};
+use gulliver_graph::graph::{Graph, NodeId, Value};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -25,11 +25,6 @@ impl CutTraffic {
     pub fn total(&self) -> u64 {
         self.values.iter().sum()
     }
-
-    /// Bytes that one device receives.
-    pub fn received(&self, device: usize) -> u64 {
-        self.pairs[device].iter().sum()
-    }
 }
 
 /// Bytes, seconds and memory of a step.
@@ -46,6 +41,21 @@ pub struct CutCost {
     /// Bytes by device: weights, states, forward results that the backward pass reads, and the operands and results of
     /// the largest node.
     pub memory: Vec<u64>,
+}
+
+impl CutCost {
+    /// Seconds of a step in which nothing moves while nodes compute.
+    pub fn seconds(&self) -> f64 {
+        self.work + self.moving
+    }
+
+    /// The cost that the search minimises.
+    pub(crate) fn of(&self, objective: CutObjective) -> f64 {
+        match objective {
+            CutObjective::Seconds => self.seconds(),
+            CutObjective::Bytes => self.bytes.total() as f64,
+        }
+    }
 }
 
 /// The bytes that a cut moves in one step, without the outputs of the graph. The graphs of
@@ -113,12 +123,7 @@ impl<'a> CutEvaluator<'a> {
             return Ok(known.clone());
         }
         let parts = node_parts(kind, choices, self.mesh).map_err(|why| CutError::Illegal { node, why })?;
-        let on = |device: usize| {
-            let reads = parts.ins.iter().map(|n| area(&n.boxes[device]));
-            let writes = parts.outs.iter().map(|boxes| area(&boxes[device]));
-            reads.chain(writes).zip(&kind.element).map(|(n, e)| n * e).sum()
-        };
-        let bytes = (0..self.mesh.devices()).map(on).collect();
+        let bytes = (0..self.mesh.devices()).map(|device| parts.bytes(kind, device)).collect();
         let seconds = seconds(kind, &parts, self.devices, self.mesh);
         let new = Rc::new(DividedNode { parts, seconds, bytes });
         known.insert(choices.to_vec(), new.clone());
@@ -201,11 +206,10 @@ impl<'a> CutEvaluator<'a> {
             moved.bytes += n;
             seconds[to] += n as f64 / mesh.levels[mesh.link(to, from)].bandwidth.max(1.0);
         };
-        if fetches(&sized.shapes[v], &cut.values[v], &needs, mesh, &mut add).is_none() {
-            let node = match sized.graph.values[v].origin {
-                Origin::Node { node, .. } => node.index(),
-                Origin::Input(_) => sized.readers[v].first().map_or(0, |(reader, _)| *reader),
-            };
+        let held = HeldBoxes::new(&sized.shapes[v], &cut.values[v], mesh);
+        if held.fetches(&needs, &mut add).is_none() {
+            let reader = || sized.readers[v].first().map_or(0, |(reader, _)| *reader);
+            let node = sized.graph.maker(Value(v as u32)).map_or_else(reader, NodeId::index);
             let why = format!("value {v} is wanted as partial sums, which it is not");
             return Err(CutError::Illegal { node, why });
         }

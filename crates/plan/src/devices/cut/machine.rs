@@ -39,11 +39,7 @@ impl CutMachine {
     }
 
     /// Levels of prime numbers of groups; the outermost are the sockets, if each has equally many neighbouring devices.
-    pub fn levels(&self) -> Vec<MeshLevel> {
-        self.leveled(ShareBy::Speed)
-    }
-
-    pub(crate) fn leveled(&self, by: ShareBy) -> Vec<MeshLevel> {
+    pub(crate) fn levels(&self, by: ShareBy) -> Vec<MeshLevel> {
         let sockets = self.sockets();
         let prime = [primes(sockets), primes(self.count() / sockets)].concat();
         let some = [prime, vec![sockets, self.count() / sockets]].into_iter();
@@ -158,7 +154,8 @@ mod tests {
             (vec![6.0, 2.0, 3.0, 1.0], vec![vec![2, 1], vec![3, 1]]),
             (vec![2.0, 1.0, 1.0, 1.0], vec![vec![2, 1, 1, 1]]),
         ] {
-            let shares: Vec<Vec<u64>> = of_speeds(&speeds).levels().into_iter().map(|l| l.shares).collect();
+            let shares: Vec<Vec<u64>> =
+                of_speeds(&speeds).levels(ShareBy::Speed).into_iter().map(|l| l.shares).collect();
             assert_eq!(shares, expected, "{speeds:?}");
         }
     }
@@ -166,11 +163,10 @@ mod tests {
     #[test]
     fn the_slowest_links_come_first() {
         let wired = |sockets: &[u32]| {
-            let devices =
-                sockets.iter().map(|&socket| DeviceSpec { socket, ..DeviceSpec::default() }).collect();
+            let devices = sockets.iter().map(|&socket| DeviceSpec { socket }).collect();
             let wiring = BoxWiring { peer: Some(4e9), sockets: Some(1e9), ..BoxWiring::default() };
             let topology = Some(Topology::wired(devices, &wiring).unwrap());
-            let levels = CutMachine { topology, ..CutMachine::new(sockets.len()) }.levels();
+            let levels = CutMachine { topology, ..CutMachine::new(sockets.len()) }.levels(ShareBy::Speed);
             levels.into_iter().map(|l| (l.shares.len(), l.bandwidth)).collect::<Vec<_>>()
         };
         // The devices of a socket share the link that leaves it.

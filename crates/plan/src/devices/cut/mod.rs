@@ -3,7 +3,6 @@
 //! adapts one to other sizes, [`partition`](partition()) makes the graph of each device.
 
 mod candidates;
-pub mod comparator;
 mod eliminate;
 mod evaluate;
 mod fit;
@@ -27,11 +26,10 @@ pub use machine::CutMachine;
 pub(crate) use mesh::whole_box;
 pub use mesh::{DeviceMesh, held_box, split_range};
 pub use partition::{DevicePart, InputBox, partition};
-pub use parts::{NeededBoxes, NodeCut, NodeParts, node_parts, same_axis};
-pub use rule::{CutRule, rule_cut};
+pub use parts::{NeededBoxes, NodeCut, NodeParts, node_parts};
+pub use rule::{CutRule, Undivided, cut_by_rules, rule_cut};
 pub use search::{FoundCut, find_cut};
 pub use sized::{NodeKind, SizedGraph};
-pub use traffic::fetches;
 
 use crate::document::error::PlanError;
 use crate::time::cost::Rates;
@@ -129,18 +127,11 @@ pub struct CutOptions {
     pub devices: Vec<CutDevice>,
     /// Entries of the largest table of the exact search. Beyond it, some variables are fixed and the rest is solved.
     pub limit: usize,
-    /// Rounds in which each level is solved again, given the others.
-    pub rounds: usize,
 }
 
 impl Default for CutOptions {
     fn default() -> CutOptions {
-        CutOptions {
-            objective: CutObjective::Seconds,
-            devices: vec![CutDevice::default()],
-            limit: 1 << 16,
-            rounds: 1,
-        }
+        CutOptions { objective: CutObjective::Seconds, devices: vec![CutDevice::default()], limit: 1 << 16 }
     }
 }
 
@@ -195,7 +186,7 @@ pub enum CutError {
 }
 
 /// Most devices of a cut.
-pub const MOST_DEVICES: usize = 64;
+const MOST_DEVICES: usize = 64;
 
 impl From<CutError> for PlanError {
     fn from(e: CutError) -> PlanError {
@@ -217,11 +208,6 @@ pub(crate) fn check_levels(levels: &[MeshLevel]) -> Result<(), CutError> {
         }
     }
     Ok(())
-}
-
-/// Levels of prime numbers of groups, largest first, for equal devices with equal links.
-pub fn levels_of(devices: usize, bandwidth: f64) -> Vec<MeshLevel> {
-    primes(devices).into_iter().map(|groups| MeshLevel::even(groups, bandwidth)).collect()
 }
 
 /// The prime factors of a number, largest first.

@@ -4,7 +4,7 @@
 mod fetch;
 
 use super::mesh::{DeviceMesh, area, held_box, whole_box};
-use super::parts::{NeededBoxes, node_parts, ranges, same_axis};
+use super::parts::{NeededBoxes, NodeParts, node_parts, ranges, same_axis};
 use super::sized::SizedGraph;
 use super::{CutError, GraphCut, NodeCut, check_levels};
 use fetch::Holding;
@@ -59,8 +59,8 @@ pub fn partition(graph: &Graph, sizes: &Bindings, cut: &GraphCut) -> Result<Vec<
 
 /// The needs of all nodes and of the end of the step.
 struct Needs {
-    /// By node, then operand.
-    of_node: Vec<Vec<NeededBoxes>>,
+    /// By node.
+    of_node: Vec<NodeParts>,
     ends: Vec<End>,
 }
 
@@ -191,7 +191,7 @@ impl<'a> Partitioner<'a> {
         let everywhere = |v: &Value| vec![whole_box(&self.sized.shapes[v.index()]); self.devices.len()];
         let of_node = (0..graph.nodes.len()).map(|id| {
             let parts = node_parts(self.sized.kind(id), &self.cut.choices(graph, id), self.mesh);
-            parts.map(|parts| parts.ins).map_err(|why| CutError::Illegal { node: id, why })
+            parts.map_err(|why| CutError::Illegal { node: id, why })
         });
         let residence = |input: &Value| (0..self.devices.len()).map(|d| self.held_box(*input, d)).collect();
         let carries = graph.carries.iter().map(|(input, next)| End {
@@ -211,7 +211,8 @@ impl<'a> Partitioner<'a> {
     /// Collects the needs by value.
     fn note(&mut self, needs: &Needs) {
         let graph = self.sized.graph;
-        let of_nodes = graph.nodes.iter().zip(&needs.of_node).flat_map(|(n, needs)| n.ins.iter().zip(needs));
+        let of_nodes =
+            graph.nodes.iter().zip(&needs.of_node).flat_map(|(n, parts)| n.ins.iter().zip(&parts.ins));
         let of_ends = needs.ends.iter().map(|end| (&end.value, &end.need));
         for (v, need) in of_nodes.chain(of_ends) {
             let list = &mut self.needs_of[v.index()];
@@ -241,19 +242,18 @@ impl<'a> Partitioner<'a> {
     }
 
     /// Adds the part of a node to each device.
-    fn node(&mut self, id: usize, needs: &[NeededBoxes]) -> Result<(), CutError> {
-        let (graph, kind) = (self.sized.graph, self.sized.kind(id));
+    fn node(&mut self, id: usize, parts: &NodeParts) -> Result<(), CutError> {
+        let graph = self.sized.graph;
         let node = &graph.nodes[id];
-        let illegal = |why: String| CutError::Illegal { node: id, why };
         let choices = self.cut.choices(graph, id);
-        let parts = node_parts(kind, &choices, self.mesh).map_err(illegal)?;
         for (v, shardings) in node.outs.iter().zip(&parts.shardings) {
             if *shardings != self.cut.values[v.index()] {
-                return Err(illegal(format!("%{} does not lie as its node leaves it", v.0)));
+                let why = format!("%{} does not lie as its node leaves it", v.0);
+                return Err(CutError::Illegal { node: id, why });
             }
         }
         let mut ins: Vec<Vec<Value>> = vec![Vec::new(); self.devices.len()];
-        for (v, need) in node.ins.iter().zip(needs) {
+        for (v, need) in node.ins.iter().zip(&parts.ins) {
             let local = self.fetch(*v, need, node.objective_phase())?;
             ins.iter_mut().zip(local).for_each(|(ins, v)| ins.push(v));
         }

@@ -40,6 +40,15 @@ pub struct NodeParts {
     pub share: Vec<f64>,
 }
 
+impl NodeParts {
+    /// Bytes of the operands and results on a device.
+    pub(crate) fn bytes(&self, kind: &NodeKind, device: usize) -> u64 {
+        let reads = self.ins.iter().map(|need| area(&need.boxes[device]));
+        let writes = self.outs.iter().map(|boxes| area(&boxes[device]));
+        reads.chain(writes).zip(&kind.element).map(|(n, e)| n * e).sum()
+    }
+}
+
 /// The parts of a node with these choices by level, or why they are illegal.
 pub fn node_parts(kind: &NodeKind, choices: &[NodeCut], mesh: &DeviceMesh) -> Result<NodeParts, String> {
     let spec = &kind.spec;
@@ -139,10 +148,8 @@ pub(crate) fn seconds(kind: &NodeKind, parts: &NodeParts, devices: &[CutDevice],
         return 0.0;
     }
     let on = |device: usize| {
-        let reads = parts.ins.iter().map(|need| area(&need.boxes[device]));
-        let writes = parts.outs.iter().map(|boxes| area(&boxes[device]));
-        let bytes: u64 = reads.chain(writes).zip(&kind.element).map(|(n, e)| n * e).sum();
-        device_at(devices, device).rates.seconds(kind.flops * parts.share[device], bytes as f64)
+        let rates = device_at(devices, device).rates;
+        rates.seconds(kind.flops * parts.share[device], parts.bytes(kind, device) as f64)
     };
     (0..mesh.devices()).map(on).fold(0.0, f64::max)
 }
@@ -191,7 +198,7 @@ pub(crate) fn residences_at(
 
 /// The axis in the spec of a part that corresponds to `axis` of the whole spec, found by its position in the operands:
 /// numbers of axes differ where an extent became one.
-pub fn same_axis(spec: &Spec, axis: AxisId, part: &Spec) -> Option<AxisId> {
+pub(crate) fn same_axis(spec: &Spec, axis: AxisId, part: &Spec) -> Option<AxisId> {
     let pairs = |a: &[Vec<Index>], b: &[Vec<Index>]| {
         let operands = a.iter().zip(b).flat_map(|(a, b)| a.iter().zip(b));
         operands.filter(|(a, _)| first_axis(a) == Some(axis)).find_map(|(_, b)| first_axis(b))

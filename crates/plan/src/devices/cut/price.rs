@@ -71,7 +71,7 @@ impl<'a> MovePrices<'a> {
     pub fn new(pool: &'a NeedPool<'a>, held: &HeldBoxes, weights: &[f64]) -> MovePrices<'a> {
         let (devices, count) = (held.holds.len(), pool.needs.len());
         let weigh = |to: usize, from: usize, n: u64| n as f64 * weights[pool.mesh.link(to, from)];
-        let refused = (0..count).filter(|&i| pool.needs[i].unreduced & !held.sums != 0);
+        let refused = (0..count).filter(|&i| pool.needs[i].unreduced & !held.levels.sums != 0);
         let mut priced = MovePrices {
             pool,
             refused: refused.fold(0, |bits, i| bits | 1 << i),
@@ -82,7 +82,7 @@ impl<'a> MovePrices<'a> {
         };
         for (d, own) in held.holds.iter().enumerate() {
             for (i, need) in pool.needs.iter().enumerate() {
-                let (needed, reduced) = (&need.boxes[d], held.partial & !need.unreduced);
+                let (needed, reduced) = (&need.boxes[d], held.levels.partial & !need.unreduced);
                 priced.all[d] |= u64::from(contains(needed, own)) << i;
                 let there = contains(own, needed);
                 if there && reduced == 0 {
@@ -90,19 +90,19 @@ impl<'a> MovePrices<'a> {
                 }
                 for (from, other) in held.holds.iter().enumerate().filter(|(from, _)| *from != d) {
                     let differ = pool.mesh.differ(d, from);
-                    if differ & !(held.along | reduced) != 0 {
+                    if differ & !(held.levels.along | reduced) != 0 {
                         continue;
                     }
                     let cost = weigh(d, from, common(needed, other));
                     priced.partial[d * count + i] += cost;
-                    if differ & !held.along == 0 {
+                    if differ & !held.levels.along == 0 {
                         priced.complete[d * count + i] += cost;
                     }
                 }
             }
         }
         for (unreduced, _) in &pool.kept {
-            let reduced = held.partial & !unreduced;
+            let reduced = held.levels.partial & !unreduced;
             let mut each = vec![0.0; devices];
             if reduced != 0 {
                 all_reduce(&held.holds, reduced, pool.mesh, &mut |to, from, n| {

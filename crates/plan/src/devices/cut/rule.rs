@@ -6,7 +6,7 @@ use super::mesh::DeviceMesh;
 use super::parts::{NodeCut, first_axis, node_parts, residences_at};
 use super::sized::SizedGraph;
 use super::tables::{CutState, of_state};
-use super::{CutError, CutObjective, GraphCut, Sharding, check_levels};
+use super::{CutError, CutObjective, GraphCut, MeshLevel, Sharding, check_levels};
 use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, Origin, Role, Value};
 use gulliver_graph::spec::AxisId;
@@ -85,25 +85,35 @@ pub fn rule_cut(
             machine.grouped(&[count / within, within])
         }
     };
-    check_levels(&levels)?;
     let sized = SizedGraph::new(graph, sizes)?;
     let space = |v: Value| sized.shapes[v.index()].len() >= 4;
     if rules.contains(&CutRule::Spatial) && !graph.inputs().any(|(v, role, _)| role.is_data() && space(v)) {
         return Err(refused("the model reads neither images nor volumes".to_string()));
     }
-    let mut state = CutState::new(&sized);
     // Devices that cannot be grouped evenly are one level, which the inner rule divides.
-    for (level, rule) in rules[rules.len() - levels.len().min(rules.len())..].iter().enumerate() {
-        state.push(&sized);
-        let mesh = DeviceMesh::new(&levels[..=level]);
-        apply_rule(&sized, &mesh, &mut state, (level, *rule), Undivided::Repeat);
+    let inner = rules.len() - levels.len().min(rules.len());
+    cut_by_rules(&sized, &levels, &rules[inner..], Undivided::Repeat)
+}
+
+/// The cut over the devices of these levels that follows one rule at each level.
+pub fn cut_by_rules(
+    sized: &SizedGraph,
+    levels: &[MeshLevel],
+    rules: &[CutRule],
+    undivided: Undivided,
+) -> Result<GraphCut, CutError> {
+    check_levels(levels)?;
+    let mut state = CutState::new(sized);
+    for (level, rule) in rules.iter().enumerate() {
+        state.push(sized);
+        apply_rule(sized, &DeviceMesh::new(&levels[..=level]), &mut state, (level, *rule), undivided);
     }
-    of_state(&sized, &levels, &state)
+    of_state(sized, levels, &state)
 }
 
 /// What to do with nodes that cannot be divided as a rule says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Undivided {
+pub enum Undivided {
     /// Every group repeats them.
     Repeat,
     /// They are divided along the first legal axis; updates and nodes of single numbers may be repeated.

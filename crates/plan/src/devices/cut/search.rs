@@ -2,7 +2,7 @@
 //! others. Cuts by rule are further starts, so the result is never worse than they are.
 
 use super::eliminate::{CostFactor, CostProblem, FORBIDDEN};
-use super::evaluate::{CutCost, CutEvaluator, CutTraffic};
+use super::evaluate::{CutCost, CutEvaluator};
 use super::mesh::DeviceMesh;
 use super::rule::{CutRule, Undivided, apply_rule};
 use super::sized::SizedGraph;
@@ -19,16 +19,8 @@ use std::collections::HashMap;
 pub struct FoundCut {
     /// The cut.
     pub cut: GraphCut,
-    /// Seconds of a step in which nothing moves while nodes compute.
-    pub seconds: f64,
-    /// Seconds of a step in which values move while nodes compute that do not wait for them.
-    pub beside: f64,
-    /// Seconds of computing alone.
-    pub work: f64,
-    /// Bytes moved between devices.
-    pub bytes: CutTraffic,
-    /// Bytes by device: weights, states, kept results and the largest node.
-    pub memory: Vec<u64>,
+    /// Its cost.
+    pub cost: CutCost,
     /// Bytes beyond the memory of the device that lacks most.
     pub beyond: u64,
     /// Seconds that swapping or recomputing them takes.
@@ -40,7 +32,7 @@ pub struct FoundCut {
 impl FoundCut {
     /// Seconds of a step, with transfers beside computing and bytes beyond memory included.
     pub fn step_seconds(&self) -> f64 {
-        self.beside + self.spill
+        self.cost.beside + self.spill
     }
 }
 
@@ -139,7 +131,7 @@ pub(crate) fn cuts_for_memory(
     if free.beyond == 0 {
         return Ok(vec![free]);
     }
-    let paid = |f: &FoundCut| (cost(f, options.objective) + f.spill, f.beyond);
+    let paid = |f: &FoundCut| (f.cost.of(options.objective) + f.spill, f.beyond);
     // Raise the price of a byte until a cut fits or swapping is cheaper, then lower it while a cut fits.
     let swapping = options.devices.iter().map(|device| device.spill).fold(0.0, f64::max);
     let (mut low, mut price) = (0.0, first_price(&free, options.objective).min(swapping));
@@ -176,7 +168,7 @@ pub(crate) fn cuts_of_falling_memory(
     options: &CutOptions,
 ) -> Result<Vec<FoundCut>, CutError> {
     let fixed = FixedChoices::default();
-    let most = |f: &FoundCut| f.memory.iter().copied().max();
+    let most = |f: &FoundCut| f.cost.memory.iter().copied().max();
     let mut last = search_at(sized, levels, options, &fixed, 0.0)?;
     let mut price = first_price(&last, options.objective);
     let mut all = Vec::new();
@@ -191,18 +183,10 @@ pub(crate) fn cuts_of_falling_memory(
     Ok(all)
 }
 
-/// The cost that the search minimises.
-fn cost(found: &FoundCut, objective: CutObjective) -> f64 {
-    match objective {
-        CutObjective::Seconds => found.seconds,
-        CutObjective::Bytes => found.bytes.total() as f64,
-    }
-}
-
 /// The price of a byte at which the memory of a cut costs a hundredth of its other costs.
 fn first_price(found: &FoundCut, objective: CutObjective) -> f64 {
-    let most = found.memory.iter().copied().max().unwrap_or(1).max(1);
-    0.01 * cost(found, objective).max(1e-9) / most as f64
+    let most = found.cost.memory.iter().copied().max().unwrap_or(1).max(1);
+    0.01 * found.cost.of(objective).max(1e-9) / most as f64
 }
 
 /// Seconds and bytes beyond the memory of devices, each of the device with most.
@@ -242,19 +226,9 @@ fn search_at(
         state = search.refined(state);
     }
     let cut = cut_of(sized, &mesh, &state, &mut search.evaluator)?;
-    let CutCost { bytes, work, moving, beside, memory } = search.evaluator.cost(&cut)?;
-    let (spill, beyond) = spill(&memory, &options.devices);
-    Ok(FoundCut {
-        cut,
-        seconds: work + moving,
-        beside,
-        work,
-        bytes,
-        memory,
-        beyond,
-        spill,
-        exact: search.exact,
-    })
+    let cost = search.evaluator.cost(&cut)?;
+    let (spill, beyond) = spill(&cost.memory, &options.devices);
+    Ok(FoundCut { cut, cost, beyond, spill, exact: search.exact })
 }
 
 impl Search<'_> {
@@ -293,17 +267,11 @@ impl Search<'_> {
         let costs: Vec<f64> = all.iter().map(|s| self.cost(s, &mesh)).collect();
         let best = (0..all.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b])).unwrap_or(0);
         let (mut state, mut cost) = (all.swap_remove(best), costs[best]);
-        for _ in 0..self.options.rounds {
-            let before = cost;
-            for level in 0..self.levels.len() {
-                let new = self.best_of(vec![state.clone()], level, self.levels);
-                let new_cost = self.cost(&new, &mesh);
-                if new_cost < cost {
-                    (state, cost) = (new, new_cost);
-                }
-            }
-            if cost >= before {
-                break;
+        for level in 0..self.levels.len() {
+            let new = self.best_of(vec![state.clone()], level, self.levels);
+            let new_cost = self.cost(&new, &mesh);
+            if new_cost < cost {
+                (state, cost) = (new, new_cost);
             }
         }
         state
@@ -349,12 +317,7 @@ impl Search<'_> {
     fn cost(&mut self, state: &CutState, mesh: &DeviceMesh) -> f64 {
         let cut =
             cut_of(self.sized, mesh, state, &mut self.evaluator).ok().filter(|cut| self.fixed.allows(cut));
-        let cost = cut.map(|cut| self.evaluator.cost(&cut));
-        let Some(Ok(cost)) = cost else { return FORBIDDEN };
-        let main = match self.options.objective {
-            CutObjective::Seconds => cost.work + cost.moving,
-            CutObjective::Bytes => cost.bytes.total() as f64,
-        };
-        main + self.prices.cost(cost.memory.into_iter())
+        let Some(Ok(cost)) = cut.map(|cut| self.evaluator.cost(&cut)) else { return FORBIDDEN };
+        cost.of(self.options.objective) + self.prices.cost(cost.memory.into_iter())
     }
 }

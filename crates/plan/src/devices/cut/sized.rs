@@ -6,7 +6,7 @@ use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::op::Op;
 use gulliver_graph::graph::op::elementwise::Apply;
 use gulliver_graph::graph::op::zip::Binary;
-use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, Origin, Phase, Value};
 use gulliver_graph::kinds::Kinds;
 use gulliver_graph::spec::{AxisId, Combine, Index, ReduceKind, Spec};
 
@@ -71,10 +71,8 @@ impl<'a> SizedGraph<'a> {
                     Some((last, operands)) if *last == id => operands.push(operand),
                     _ => list.push((id, vec![operand])),
                 }
-                let forward = match graph.value(*v).origin {
-                    Origin::Node { node, .. } => graph.nodes[node.index()].phase == Phase::Forward,
-                    Origin::Input(_) => false,
-                };
+                let forward =
+                    graph.maker(*v).is_some_and(|id| graph.nodes[id.index()].phase == Phase::Forward);
                 kept[v.index()] |= forward && node.phase == Phase::Backward;
             }
         }
@@ -105,12 +103,7 @@ impl<'a> SizedGraph<'a> {
 
     /// Whether a value is a weight or state, which resides on devices between steps.
     pub fn persists(&self, value: usize) -> bool {
-        matches!(self.graph.values[value].origin, Origin::Input(Role::Weight(_) | Role::State(_)))
-    }
-
-    /// Bytes of a whole value.
-    pub fn value_bytes(&self, value: usize) -> u64 {
-        self.shapes[value].iter().map(|&e| e as u64).product::<u64>() * self.element[value]
+        matches!(self.graph.values[value].origin, Origin::Input(role) if role.persists())
     }
 
     fn node_kind(&self, id: usize, sizes: &Bindings) -> Result<NodeKind, CutError> {

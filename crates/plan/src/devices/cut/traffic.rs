@@ -10,25 +10,31 @@ use super::parts::NeededBoxes;
 use super::sized::SUMS;
 use gulliver_graph::spec::Region;
 
-/// Calls `add(receiver, sender, elements)` for every fetch of a value with these shardings. `None` if partial sums are
-/// needed that the value does not have.
-pub fn fetches(
-    shape: &[usize],
-    shardings: &[Sharding],
-    needs: &[&NeededBoxes],
-    mesh: &DeviceMesh,
-    add: &mut impl FnMut(usize, usize, u64),
-) -> Option<()> {
-    HeldBoxes::new(shape, shardings, mesh).fetches(needs, add)
+/// Levels, as bits, at which a value is a partial result, a partial sum, and split.
+pub(crate) struct ShardedLevels {
+    pub partial: u64,
+    pub sums: u64,
+    pub along: u64,
+}
+
+impl ShardedLevels {
+    /// Of these shardings, by level.
+    pub fn of(shardings: &[Sharding]) -> ShardedLevels {
+        let bits = |is: fn(&Sharding) -> bool| {
+            shardings.iter().enumerate().filter(|(_, s)| is(s)).fold(0u64, |bits, (l, _)| bits | 1 << l)
+        };
+        ShardedLevels {
+            partial: bits(|s| matches!(s, Sharding::Partial(_))),
+            sums: bits(|s| *s == Sharding::Partial(SUMS)),
+            along: bits(|s| matches!(s, Sharding::Split(_))),
+        }
+    }
 }
 
 /// A value with one sharding.
 pub(crate) struct HeldBoxes<'a> {
     mesh: &'a DeviceMesh<'a>,
-    /// Levels, as bits, at which it is a partial result, a partial sum, and split.
-    pub partial: u64,
-    pub sums: u64,
-    pub along: u64,
+    pub levels: ShardedLevels,
     /// The box that each device holds; empty if every device holds the whole value.
     pub holds: Vec<Region>,
 }
@@ -36,20 +42,17 @@ pub(crate) struct HeldBoxes<'a> {
 impl<'a> HeldBoxes<'a> {
     /// The boxes that the shardings give.
     pub fn new(shape: &[usize], shardings: &[Sharding], mesh: &'a DeviceMesh<'a>) -> HeldBoxes<'a> {
-        let level_bits = |is: fn(&Sharding) -> bool| {
-            shardings.iter().enumerate().filter(|(_, s)| is(s)).fold(0u64, |bits, (l, _)| bits | 1 << l)
-        };
-        let partial = level_bits(|s| matches!(s, Sharding::Partial(_)));
-        let sums = level_bits(|s| *s == Sharding::Partial(SUMS));
-        let along = level_bits(|s| matches!(s, Sharding::Split(_)));
-        let devices = if partial | along == 0 { 0 } else { mesh.devices() };
+        let levels = ShardedLevels::of(shardings);
+        let devices = if levels.partial | levels.along == 0 { 0 } else { mesh.devices() };
         let holds = (0..devices).map(|d| held_box(shape, shardings, mesh, d)).collect();
-        HeldBoxes { mesh, partial, sums, along, holds }
+        HeldBoxes { mesh, levels, holds }
     }
 
-    /// Calls `add(receiver, sender, elements)` for every fetch that these needs cause; see [`fetches`].
+    /// Calls `add(receiver, sender, elements)` for every fetch that these needs cause. `None` if partial sums are needed
+    /// that the value does not have.
     pub fn fetches(&self, needs: &[&NeededBoxes], add: &mut impl FnMut(usize, usize, u64)) -> Option<()> {
-        if needs.iter().any(|n| n.unreduced & !self.sums != 0) {
+        let ShardedLevels { partial, sums, along } = self.levels;
+        if needs.iter().any(|n| n.unreduced & !sums != 0) {
             return None;
         }
         if needs.is_empty() || self.holds.is_empty() {
@@ -68,18 +71,18 @@ impl<'a> HeldBoxes<'a> {
                 ends.push(boxes.len());
             }
             let begin = |d: usize| if d == 0 { 0 } else { ends[d - 1] };
-            let reduced = self.partial & !unreduced;
-            let mut moving = self.along | reduced;
+            let reduced = partial & !unreduced;
+            let mut moving = along | reduced;
             let has_all =
                 |(d, own): (usize, &Region)| boxes[begin(d)..ends[d]].iter().any(|b| contains(b, own));
             if reduced != 0 && self.holds.iter().enumerate().all(has_all) {
                 all_reduce(&self.holds, reduced, self.mesh, add);
-                moving = self.along;
+                moving = along;
             }
             for (to, own) in self.holds.iter().enumerate() {
                 for needed in &boxes[begin(to)..ends[to]] {
                     // A split value has exactly one owner within its group.
-                    if moving == self.along && contains(own, needed) {
+                    if moving == along && contains(own, needed) {
                         continue;
                     }
                     for (from, other) in self.holds.iter().enumerate().filter(|(from, _)| *from != to) {

@@ -1,11 +1,11 @@
-//! Which pack a node is in: forward nodes in runs of about equal time, cut where little crosses; backward and
-//! update nodes where what they belong to is.
+//! The pack of every node: forward nodes in runs of about equal time, divided where few bytes cross; backward and update
+//! nodes in the pack of their weights or forward nodes.
 
-use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Value};
 use std::collections::HashMap;
 
-/// Packs of about equal seconds of the forward pass of each objective, with boundaries where few bytes cross: the pack
-/// of every node. Fewer, if there are not as many nodes.
+/// The pack of every node, for packs of about equal seconds of each objective's forward pass with boundaries where few
+/// bytes cross. There are fewer packs if there are fewer nodes.
 pub fn spread(
     graph: &Graph,
     packs: usize,
@@ -33,7 +33,7 @@ fn objectives(graph: &Graph) -> u32 {
     graph.nodes.iter().map(|node| node.objective + 1).max().unwrap_or(1)
 }
 
-/// Where forward nodes are cut, as indices into them.
+/// The boundaries of packs, as indices into the forward nodes.
 fn cuts(
     graph: &Graph,
     forward: &[usize],
@@ -65,7 +65,7 @@ fn cuts(
     let mut cuts = Vec::new();
     for cut in 1..packs {
         let ideal = all * cut as f64 / packs as f64;
-        // A third of a pack to either side is near enough.
+        // Boundaries may lie a third of a pack to either side.
         let near = |at: &usize| (done[*at] - ideal).abs() <= all / packs as f64 / 3.0;
         let after = cuts.last().map_or(1, |last| last + 1);
         let nearest = |a: &usize, b: &usize| (done[*a] - ideal).abs().total_cmp(&(done[*b] - ideal).abs());
@@ -76,8 +76,8 @@ fn cuts(
     cuts
 }
 
-/// Puts backward and update nodes where their weights, or else what they read of the forward pass, are;
-/// forward nodes stay. Gradients never go back to a later pack, and nothing leaves the packs of its objective.
+/// Puts backward and update nodes into the pack of their weights, or else of the forward results that they read; forward
+/// nodes stay. Gradients never go to a later pack, and nodes stay in the packs of their objective.
 pub fn follow(graph: &Graph, mut pack_of: Vec<u32>) -> Vec<u32> {
     (0..objectives(graph)).for_each(|objective| follow_one(graph, objective, &mut pack_of));
     pack_of
@@ -85,16 +85,14 @@ pub fn follow(graph: &Graph, mut pack_of: Vec<u32>) -> Vec<u32> {
 
 fn follow_one(graph: &Graph, objective: u32, pack_of: &mut [u32]) {
     let of_objective = || graph.nodes.iter().enumerate().filter(|(_, node)| node.objective == objective);
-    // What another objective made is as good as an input.
-    let maker = |v: Value| match graph.value(v).origin {
-        Origin::Node { node, .. } => Some(node.index()).filter(|&m| graph.nodes[m].objective == objective),
-        Origin::Input(_) => None,
-    };
+    // Results of other objectives count as inputs.
+    let maker =
+        |v: Value| graph.maker(v).map(NodeId::index).filter(|&m| graph.nodes[m].objective == objective);
     let weight = |v: Value| match graph.value(v).origin {
-        Origin::Input(role) => matches!(role, Role::Weight(_) | Role::State(_)),
+        Origin::Input(role) => role.persists(),
         Origin::Node { node, .. } => graph.nodes[node.index()].phase == Phase::Update,
     };
-    // Weights are where they are first read, states where their weight is.
+    // Weights are in the pack that reads them first.
     let mut residence: HashMap<Value, u32> = HashMap::new();
     let mut readers: HashMap<Value, Vec<u32>> = HashMap::new();
     for (id, node) in of_objective().filter(|(_, n)| n.phase == Phase::Forward) {
@@ -106,7 +104,7 @@ fn follow_one(graph: &Graph, objective: u32, pack_of: &mut [u32]) {
         }
     }
     let weight = |id: usize| graph.nodes[id].ins.iter().filter_map(|v| residence.get(v)).max().copied();
-    // A weight that several packs read is wherever gradients have got to.
+    // Of several packs that read a weight, the last one that gradients may still reach.
     let read = |id: usize, most: u32| {
         let near = |v: &Value| readers.get(v)?.iter().copied().filter(|pack| *pack <= most).max();
         graph.nodes[id].ins.iter().filter_map(|v| near(v).or(residence.get(v).copied())).max()

@@ -1,5 +1,5 @@
-//! Who does what when: the turns of every device, and when in between it meets the others. All come to their
-//! collectives in the order of one imagined run, so that nobody waits for ever.
+//! The turns of every device, and its collectives between them. Collectives are in the order of one simulated run of all
+//! devices, so that there is no deadlock.
 
 use super::{Handover, Line, PipelineError, Placement};
 use crate::step::order::PartialTurn;
@@ -11,11 +11,10 @@ use std::ops::Range;
 /// The order in which a device takes the turns of its packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// All partials of a pack before those of the next, so that its weights are fetched once for all; the last
-    /// pack goes backward at once. With one pack per device that is GPipe, with several it wraps around.
+    /// All partials of a pack before those of the next, so that its weights are fetched once; the last pack runs backward
+    /// at once. With one pack per device this is GPipe, with several it wraps around.
     Grouped,
-    /// As few partials under way as keep all devices at work: one goes forward, one back. For one pack on
-    /// each device.
+    /// One forward, one backward (1F1B): fewest partials in flight that keep all devices busy. For one pack per device.
     OneByOne,
 }
 
@@ -32,7 +31,7 @@ pub fn turns(
 ) -> Result<Vec<Vec<PartialTurn>>, PipelineError> {
     let seconds = |(pack, phase, _): Task| {
         let [forward, backward] = seconds.get(pack as usize).copied().unwrap_or([1.0, 2.0]);
-        // Nothing takes no time: what follows must come after.
+        // Every task takes some time, so that those that follow come later.
         f64::max(if phase == Phase::Forward { forward } else { backward }, 1e-9)
     };
     let (mut all, mut run) = (vec![Vec::new(); lines.len()], Run::new());
@@ -40,15 +39,15 @@ pub fn turns(
         let orders: Vec<Vec<Task>> = (0..placement.devices)
             .map(|device| order(placement, packs.clone(), device, partials, style))
             .collect();
-        // An objective begins when the one before it is over on all devices.
+        // An objective begins when the one before it has ended on all devices.
         let begin = run.values().map(|[_, end]| end + BETWEEN).fold(0.0, f64::max);
-        imagine(lines, &orders, &mut run, begin, seconds)?;
+        simulate(lines, &orders, &mut run, begin, seconds)?;
         all.iter_mut().zip(orders).for_each(|(all, order)| all.extend(order));
     }
     Ok(lines.iter().zip(&all).map(|(line, order)| of_device(line, order, partials, &run)).collect())
 }
 
-/// Imagined seconds between objectives.
+/// Simulated seconds between objectives.
 const BETWEEN: f64 = 1.0;
 
 /// The packs of each objective.
@@ -60,7 +59,7 @@ fn objectives(lines: &[Line], placement: &Placement) -> Vec<Range<u32>> {
             *packs = packs.start.min(pack)..packs.end.max(pack + 1);
         }
     }
-    // Packs without nodes have turns, too.
+    // Packs without nodes have turns too.
     if objectives.len() < 2 {
         objectives = BTreeMap::from([(0, 0..placement.packs.len() as u32)]);
     }
@@ -73,7 +72,7 @@ fn order(placement: &Placement, packs: Range<u32>, device: u32, partials: u32, s
     let mut tasks = Vec::new();
     if style == Style::OneByOne && packs.len() == 1 {
         let pack = packs[0];
-        // Whoever is nearer to the end has fewer under way.
+        // Devices nearer to the end have fewer partials in flight.
         let ahead = (last - pack + 1).min(partials);
         tasks.extend((0..ahead).map(|p| (pack, Phase::Forward, p)));
         for p in 0..partials {
@@ -97,15 +96,15 @@ fn order(placement: &Placement, packs: Range<u32>, device: u32, partials: u32, s
 /// When tasks begin and end.
 type Run = HashMap<Task, [f64; 2]>;
 
-/// Everyone does its tasks in order from then on, each as soon as what it reads is there.
-fn imagine(
+/// Simulates the devices from `begin` on: each runs its tasks in order, each as soon as its inputs are there.
+fn simulate(
     lines: &[Line],
     orders: &[Vec<Task>],
     run: &mut Run,
     begin: f64,
     seconds: impl Fn(Task) -> f64,
 ) -> Result<(), PipelineError> {
-    // What a pack waits for, by pack and phase.
+    // By pack and phase: the packs and phases that it waits for.
     let mut waits: HashMap<(u32, Phase), Vec<(u32, Phase)>> = HashMap::new();
     for Handover { made, read, .. } in lines.iter().flat_map(|line| &line.collectives) {
         if let (Some(made), Some(read)) = (made, read)
@@ -155,7 +154,7 @@ fn of_device(line: &Line, order: &[Task], partials: u32, run: &Run) -> Vec<Parti
             nodes.entry((*pack, node.phase)).or_default().push(NodeId(id as u32));
         }
     }
-    // When; collectives before tasks; which.
+    // Sorted by time; collectives before tasks; then by number.
     let mut events: Vec<((f64, bool, u32), PartialTurn)> = Vec::new();
     for (place, &(pack, phase, partial)) in order.iter().enumerate() {
         let Some(nodes) = nodes.get(&(pack, phase)) else { continue };

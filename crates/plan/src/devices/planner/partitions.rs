@@ -4,7 +4,7 @@
 use crate::devices::cut::{CutError, DevicePart, GraphCut, InputBox, fit_cut, partition};
 use crate::document::shard::Shard;
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, Origin, Role, Value};
+use gulliver_graph::graph::{Graph, Origin, Value};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,8 +33,8 @@ impl Partitions {
         Partitions { whole: Arc::new(whole), cut, known: Mutex::default() }
     }
 
-    /// A device's share, for inputs of these sizes (of one partial). Weights and states are the same shards for
-    /// all sizes.
+    /// The part of a device, for inputs of these sizes (of one partial). Shards of weights and states are the same for all
+    /// sizes.
     pub(crate) fn share(&self, device: usize, sizes: &Bindings) -> Result<Partition, CutError> {
         // A panic leaves no entry half made.
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,10 +66,7 @@ impl Partition {
 
     /// The shards of weights and states, by name.
     pub(crate) fn residences(&self) -> HashMap<String, Shard> {
-        let stays = |v: &Value| match self.graph.value(*v).origin {
-            Origin::Input(role) => matches!(role, Role::Weight(_) | Role::State(_)),
-            Origin::Node { .. } => false,
-        };
+        let stays = |v: &Value| matches!(self.graph.value(*v).origin, Origin::Input(role) if role.persists());
         let residences = self.shards.iter().filter(|(v, _)| stays(v));
         residences.map(|(v, shard)| (self.graph.value(*v).name.clone(), shard.clone())).collect()
     }

@@ -1,5 +1,5 @@
-//! One graph of a job on one device, with what is known about it. The graph serves inputs of all sizes; where nodes are
-//! cut it serves one size, and is exchanged when another is met.
+//! One graph of a job on one device. The graph serves inputs of all sizes; where nodes are cut it serves one size, and is
+//! replaced for another.
 
 use super::partitions::{Partition, Partitions};
 use crate::budget::planner::StepPlanner;
@@ -13,20 +13,20 @@ use gulliver_graph::graph::{Graph, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A graph with what does not depend on the sizes of a batch.
+/// A graph, with its step planner and measured times.
 #[derive(Clone)]
 pub(crate) struct Side {
     pub(crate) graph: Arc<Graph>,
     pub(crate) partials: u32,
-    /// The turns of its nodes, if a schedule has given them any.
+    /// The turns of its nodes, if a schedule has them.
     pub(super) turns: Option<Vec<PartialTurn>>,
-    /// The job's graph, if this is one of several devices' shares of it.
+    /// The job's graph, if several devices share it.
     pub(super) whole: Option<Arc<Graph>>,
-    /// Made for the first sizes met: they decide which order needs least memory.
+    /// Made for the first sizes: they decide which order needs least memory.
     pub(super) steps: Option<StepPlanner>,
-    /// How long kernels took, for plans made from then on.
+    /// Measured times of kernels, for later plans.
     pub(super) measured: MeasuredKinds,
-    /// Where graphs come from, if each serves one size.
+    /// The source of graphs, if each serves one size.
     cut: Option<CutSide>,
 }
 
@@ -67,7 +67,7 @@ impl Side {
         Ok(Side { graph, partials, turns: None, whole, steps, measured, cut })
     }
 
-    /// Exchanges the graph for the one that serves these sizes, where graphs serve one size.
+    /// Replaces the graph by the one for these sizes, where graphs serve one size.
     pub(super) fn fit_to(&mut self, sizes: &Bindings) -> Result<(), PlanError> {
         let Some(cut) = &mut self.cut else { return Ok(()) };
         let slice = slice_of(sizes, self.partials.max(1))?;

@@ -1,7 +1,6 @@
-//! Sharded data parallel (ZeRO, stage 3): a device keeps its share of every large weight, gradient and state.
-//! All of a weight is put together before a pass needs it, and gone after; of a sum of gradients each device takes
-//! its share, and updates its share of the weight. What an update cannot do element by element it does with all of
-//! the operands: no sum is divided.
+//! Sharded data parallel (ZeRO, stage 3): a device keeps its share of every large weight, gradient and state. A weight is
+//! gathered before a pass needs it, and freed after. Each device takes its share of a sum of gradients, and updates its
+//! share of the weight. Updates that are not element-wise gather their operands: no sum is divided.
 
 use super::{Adding, Replica, ReplicateError, made, share, widest};
 use gulliver_graph::dim::{Bindings, Dim};
@@ -15,24 +14,24 @@ use gulliver_graph::spec::{Index, Region, Spec};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Weights and states of fewer bytes are everywhere: a collective would cost more than they do.
+/// Weights and states of fewer bytes are replicated: a collective would cost more.
 const LARGE: usize = 4 << 10;
 
-/// The graph of one device, and which box of a weight or state it has: by name, with the extents of all of it.
+/// The graph of one device, and its boxes of weights and states.
 pub struct Sharded {
-    /// What the device does.
+    /// The graph.
     pub graph: Graph,
-    /// Only of what is not everywhere.
+    /// Name, box and whole extents of every sharded weight and state.
     pub boxes: Vec<(String, Region, Vec<usize>)>,
 }
 
-/// What a replica knows of its shards.
+/// The shards of a replica.
 pub(super) struct Shards {
-    /// Whether what is put together for the forward pass stays for the backward pass.
+    /// Whether weights gathered for the forward pass stay for the backward pass.
     keep: bool,
-    /// Values of which this device has a share, with the extents of all of it.
+    /// Values of which this device has a share, with their whole extents.
     parts: HashMap<Value, Vec<usize>>,
-    /// What was put together: by value, objective and phase.
+    /// Gathered values, by value, objective and phase.
     wholes: HashMap<(Value, u32, Phase), Value>,
     /// By objective, the last node of the forward pass.
     forward_ends: Vec<usize>,
@@ -95,7 +94,7 @@ pub fn sharded(
     Ok(Sharded { graph: r.to.finish()?, boxes })
 }
 
-/// The graph that evaluates, of one device: the first does all of it, the others bring their shares of weights.
+/// The evaluation graph of one device: the first device computes all of it, the others send it their shares of weights.
 /// `boxes` are those of any device's [`Sharded`].
 pub fn evaluating(
     graph: &Graph,
@@ -112,7 +111,7 @@ pub fn evaluating(
     }
     if rank == 0 {
         for mut node in graph.nodes.iter().cloned() {
-            // Once for all objectives, as the others bring it.
+            // Gathered once for all objectives.
             for v in &mut node.ins {
                 *v = r.whole(*v, Phase::Forward, 0);
             }
@@ -120,7 +119,7 @@ pub fn evaluating(
         }
         return Ok(r.to.finish()?);
     }
-    // In the order in which the first asks for them.
+    // In the order in which the first device gathers them.
     let parts = r.shards.take().map(|shards| shards.parts).unwrap_or_default();
     let mut brought: Vec<Value> = Vec::new();
     for v in graph.nodes.iter().flat_map(|node| &node.ins).filter(|v| parts.contains_key(v)) {
@@ -142,8 +141,8 @@ pub fn evaluating(
 }
 
 impl Replica<'_> {
-    /// The box that this device keeps of a value with these extents, unless it is everywhere: of all values that
-    /// belong together, such as a weight, its gradient and its states, the same.
+    /// The box that this device keeps of a value with these extents, unless it is replicated. It is the same for a weight,
+    /// its gradient and its states.
     pub(super) fn kept(&self, shape: &[usize]) -> Option<Region> {
         self.shards.as_ref()?;
         let large = shape.iter().product::<usize>() * size_of::<f32>() >= LARGE;
@@ -151,7 +150,7 @@ impl Replica<'_> {
         Some(share(shape, d, self.rank, self.ranks))
     }
 
-    /// Notes that this device has but its share of a value with these extents.
+    /// Notes that this device has only its share of a value with these extents.
     pub(super) fn in_part(&mut self, v: Value, shape: Vec<usize>) {
         let own = self.kept(&shape).expect("only such values are divided");
         self.to.reshape(v, own.iter().map(|range| Dim::from(range.len())).collect());
@@ -162,7 +161,7 @@ impl Replica<'_> {
         self.shards.as_ref().and_then(|shards| shards.parts.get(&v))
     }
 
-    /// A node of the job's graph, and what can be added up and told after it.
+    /// Adds a node of the job's graph, with the sums and losses that can follow it.
     pub(super) fn in_shards(
         &mut self,
         id: usize,
@@ -175,7 +174,7 @@ impl Replica<'_> {
         }
         self.with_wholes(node);
         outs.into_iter().for_each(|v| self.tell(v));
-        // No gradient waits for the others of its pass.
+        // A gradient is summed as soon as it is made.
         let ended = self.shards.as_ref().is_some_and(|shards| id > shards.forward_ends[objective]);
         if ended {
             let there = |v: &&Value| made(self.from, **v).0 as usize <= id + 1;
@@ -185,7 +184,7 @@ impl Replica<'_> {
         Ok(())
     }
 
-    /// A node that reads all of every operand.
+    /// Adds a node with whole operands.
     fn with_wholes(&mut self, mut node: Node) {
         for v in &mut node.ins {
             *v = self.whole(*v, node.phase, node.objective);
@@ -193,11 +192,11 @@ impl Replica<'_> {
         self.to.push(node);
     }
 
-    /// All of a value, put together in this phase unless it was before.
+    /// The whole value, gathered in this phase unless it was before.
     fn whole(&mut self, v: Value, phase: Phase, objective: u32) -> Value {
         let Some(shape) = self.part_of(v).cloned() else { return v };
         let shards = self.shards.as_ref().expect("there are parts");
-        // What belongs to a partial cannot serve the update.
+        // A value gathered for a partial cannot serve the update.
         let kept = shards
             .wholes
             .get(&(v, objective, Phase::Forward))
@@ -224,7 +223,7 @@ impl Replica<'_> {
         self.to.add(op, vec![v], self.name(v), (Phase::Update, objective))
     }
 
-    /// An update, of this device's share if it goes element by element.
+    /// Adds an update, of this device's share if it is element-wise.
     fn update(&mut self, mut node: Node) -> Result<(), ReplicateError> {
         let Some((op, shape)) = self.by_element(&node)? else {
             self.with_wholes(node);
@@ -244,8 +243,7 @@ impl Replica<'_> {
         Ok(())
     }
 
-    /// If a node makes every element of values that are divided from the elements there, and from single numbers:
-    /// what makes those of this device, and the extents of all of it.
+    /// If a node is element-wise, apart from single numbers: the operator for this device's share, and the whole extents.
     fn by_element(&self, node: &Node) -> Result<Option<(Op, Vec<usize>)>, ReplicateError> {
         let extents = |v: Value| -> Result<Vec<usize>, ReplicateError> {
             self.part_of(v).map_or_else(|| self.fixed(v).map(|(_, shape)| shape), |shape| Ok(shape.clone()))
@@ -282,7 +280,7 @@ impl Replica<'_> {
         Ok(Some((node.op.def().part(&part).unwrap_or_else(|| node.op.clone()), shape)))
     }
 
-    /// Has everyone know a loss before anything is updated.
+    /// Sends a loss to all devices, so that each knows it before the updates.
     fn tell(&mut self, v: Value) {
         let (ty, when) = (self.from.ty(v), self.from.made_in(v));
         let is_loss = |o: &&GraphOutput| o.value == v && o.role == OutputRole::Loss;
@@ -297,7 +295,7 @@ impl Replica<'_> {
         self.to.outputs_mut().extend(losses.into_iter().map(agreed));
     }
 
-    /// Outputs are whole, and what is carried is as large as where it lives.
+    /// Makes outputs whole, and next values as large as the inputs they replace.
     fn ends(&mut self) {
         let objective = |r: &Self, v: Value| r.to.graph().made_in(v).1;
         for i in 0..self.to.outputs_mut().len() {
@@ -317,8 +315,7 @@ impl Replica<'_> {
     }
 }
 
-/// Whether every result has an element for each element of every operand, and nothing else is read but single
-/// numbers.
+/// Whether a spec is element-wise, apart from operands that are single numbers.
 fn is_plain(spec: &Spec) -> bool {
     let first = &spec.outputs[0];
     let axes = first.iter().all(|index| matches!(index, Index::Axis(_)));

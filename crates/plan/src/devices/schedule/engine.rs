@@ -1,10 +1,10 @@
-//! A clock for things that happen beside each other: each stream does its operations in order, each as soon as
-//! what it waits for is done. Moves over the same link share it while they last.
+//! Concurrent streams of operations: each stream runs its operations in order, each as soon as those it waits for are
+//! done. Concurrent moves over one link share it.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What an operation takes.
+/// The work of an operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum EngineWork {
     Seconds(f64),
@@ -24,7 +24,7 @@ pub(crate) struct EngineLinks {
     pub(crate) trunks: Vec<f64>,
 }
 
-/// Operations and what each waits for.
+/// Operations and their dependencies.
 #[derive(Debug, Default)]
 pub(crate) struct Engine {
     work: Vec<EngineWork>,
@@ -59,18 +59,19 @@ impl Engine {
         op
     }
 
-    /// One operation waits for another, of which there may be later ones too.
+    /// Adds a dependency; `other` may be a later operation.
     pub(crate) fn wait(&mut self, op: u32, other: u32) {
         self.edges.push((op, self.first[other as usize]));
         self.first[other as usize] = self.edges.len() as u32 - 1;
         self.waits[op as usize] += 1;
     }
 
-    /// When each operation ends; none if they wait for each other for ever.
+    /// When each operation ends; none if there is a deadlock.
     pub(crate) fn run(&self, wires: &EngineLinks) -> Option<Vec<f64>> {
         let mut waits = self.waits.clone();
         let mut ends = vec![f64::INFINITY; self.work.len()];
-        let mut heap: BinaryHeap<End> = BinaryHeap::new();
+        // When operations end, and which; times are not negative, so their bits have the same order.
+        let mut heap: BinaryHeap<Reverse<(u64, u32)>> = BinaryHeap::new();
         let mut moves: Vec<Moving> = Vec::new();
         let mut ready: Vec<u32> = (0..self.work.len() as u32).filter(|op| waits[*op as usize] == 0).collect();
         let (mut now, mut done) = (0.0f64, 0usize);
@@ -83,15 +84,15 @@ impl Engine {
                         moves.push(Moving { op, link, left: bytes, rate: 0.0 });
                         changed = true;
                     }
-                    EngineWork::Move { .. } => heap.push(End { at: now, op }),
-                    EngineWork::Seconds(seconds) => heap.push(End { at: now + seconds, op }),
+                    EngineWork::Move { .. } => heap.push(Reverse((now.to_bits(), op))),
+                    EngineWork::Seconds(seconds) => heap.push(Reverse(((now + seconds).to_bits(), op))),
                 }
             }
             if changed {
                 share(&mut moves, wires);
             }
             let arrival = moves.iter().map(|m| now + m.left / m.rate).fold(f64::INFINITY, f64::min);
-            let next = heap.peek().map_or(arrival, |end| end.at.min(arrival));
+            let next = heap.peek().map_or(arrival, |Reverse((end, _))| f64::from_bits(*end).min(arrival));
             if !next.is_finite() {
                 break;
             }
@@ -113,7 +114,7 @@ impl Engine {
             let under_way = moves.len();
             let due = arrival <= next;
             moves.retain_mut(|m| {
-                // What would end now is done whatever rounding says.
+                // A move that should end now has ended, whatever the rounding.
                 let over = due && m.left / m.rate <= passed;
                 m.left -= m.rate * passed;
                 let over = over || m.left <= m.rate * now * 1e-15;
@@ -125,10 +126,11 @@ impl Engine {
             if moves.len() != under_way {
                 share(&mut moves, wires);
             }
-            while heap.peek().is_some_and(|end| end.at <= now) {
-                if let Some(end) = heap.pop() {
-                    finish(end.op, &mut ready);
-                }
+            while let Some(&Reverse((end, op))) = heap.peek()
+                && end <= now.to_bits()
+            {
+                heap.pop();
+                finish(op, &mut ready);
             }
         }
         (done == self.work.len()).then_some(ends)
@@ -154,32 +156,6 @@ fn share(moves: &mut [Moving], wires: &EngineLinks) {
         moves[i].rate = own.min(wires.trunks[trunk as usize] / busy(moves, trunk));
     }
 }
-
-struct End {
-    at: f64,
-    op: u32,
-}
-
-impl Ord for End {
-    /// The earliest first; of those at one time, the one that was added first.
-    fn cmp(&self, other: &End) -> Ordering {
-        other.at.total_cmp(&self.at).then(other.op.cmp(&self.op))
-    }
-}
-
-impl PartialOrd for End {
-    fn partial_cmp(&self, other: &End) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for End {
-    fn eq(&self, other: &End) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for End {}
 
 #[cfg(test)]
 mod tests {

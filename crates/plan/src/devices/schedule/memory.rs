@@ -1,70 +1,131 @@
-//! What a device has room for: the bytes each task needs, and what stays on the device between two tasks because
-//! there is room for it in all tasks between. Everything else waits on the host.
+//! Memory of a device: the bytes that each task needs, and the bytes that stay on the device between two tasks because
+//! all tasks between leave room for them. All other bytes wait on the host.
 
-use super::chain::{AtSize, FixedSums};
-use super::task::{PackSchedule, PackTask, TaskPhase, UpdateOn};
-use super::{ChainLayer, LayerChain, ScheduleMachine};
+use super::ScheduleMachine;
+use super::chain::{ChainLayer, ChainSums};
+use super::pack::Packs;
 use std::ops::Range;
 
-/// What a schedule is looked at with: the chain's sums for its sizes.
-pub(crate) struct ScheduleScene<'a> {
-    pub(crate) chain: &'a LayerChain,
-    pub(crate) machine: &'a ScheduleMachine,
-    pub(crate) schedule: &'a PackSchedule,
-    pub(crate) fixed: &'a FixedSums,
-    pub(crate) forward: &'a AtSize,
-    pub(crate) backward: &'a AtSize,
-    pub(crate) tasks: &'a [PackTask],
+/// The phase of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskPhase {
+    /// Forward; of the results only inputs of packs stay.
+    Forward,
+    /// For each partial forward from the pack's input, then backward; then the update, unless it is joint.
+    Backward,
+    /// The update of a pack, where updates need all gradients.
+    Update,
 }
 
-/// What stays, by lane (a device of data parallel, or the one pipeline) and pack.
+/// A pack in one phase, for all partials, so that its weights are fetched once for all of them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PackTask {
+    pub phase: TaskPhase,
+    pub pack: usize,
+    pub layers: Range<usize>,
+    pub device: usize,
+}
+
+/// Tasks in an order in which they can run; those of one device are in the order in which it runs them. The last pack
+/// runs forward and backward in one task.
+pub(crate) fn tasks(packs: &Packs, devices: usize, joint_update: bool) -> Vec<PackTask> {
+    let task = |phase: TaskPhase| {
+        move |pack: usize| PackTask { phase, pack, layers: packs[pack].clone(), device: pack % devices }
+    };
+    let forward = (0..packs.len() - 1).map(task(TaskPhase::Forward));
+    let backward = (0..packs.len()).rev().map(task(TaskPhase::Backward));
+    let updates = (0..if joint_update { packs.len() } else { 0 }).map(task(TaskPhase::Update));
+    forward.chain(backward).chain(updates).collect()
+}
+
+/// Bytes that packs need on a device while they run.
+pub(crate) struct PackNeeds<'a> {
+    pub sums: &'a ChainSums<'a>,
+    pub machine: &'a ScheduleMachine,
+}
+
+impl PackNeeds<'_> {
+    fn layers(&self, pack: &Range<usize>) -> &[ChainLayer] {
+        &self.sums.chain.layers[pack.clone()]
+    }
+
+    /// Weights, the results of a layer, and two buffers each for inputs and outputs.
+    pub fn forward(&self, pack: &Range<usize>) -> u64 {
+        let working = self.layers(pack).iter().map(|l| l.forward_working).max().unwrap_or(0);
+        let passing = self.sums.entering(pack.start) + self.sums.entering(pack.end);
+        self.sums.fetched.of(pack) + working + 2 * passing
+    }
+
+    /// The same with gradients of weights and kept results, and room for the update after the pass.
+    pub fn backward(&self, pack: &Range<usize>) -> u64 {
+        let sums = self.sums;
+        let working = self.layers(pack).iter().map(|l| l.backward_working).max().unwrap_or(0);
+        let handed = sums.handed_down(pack.end) + sums.handed_down(pack.start);
+        let pass = sums.backward_kept.of(pack) + working + 2 * sums.entering(pack.start) + 2 * handed;
+        let update = if sums.chain.joint_update { 0 } else { self.one_by_one(pack, |l| l.state) };
+        sums.fetched.of(pack) + sums.gradients.of(pack) + pass.max(update)
+    }
+
+    /// Bytes that pass through a pack layer by layer, with those of the next layer if they fit.
+    fn one_by_one(&self, pack: &Range<usize>, bytes: impl Fn(&ChainLayer) -> u64) -> u64 {
+        let all: u64 = self.layers(pack).iter().map(&bytes).sum();
+        let largest = self.layers(pack).iter().map(&bytes).max().unwrap_or(0);
+        let memory = self.machine.devices.iter().map(|d| d.memory).min().unwrap_or(0);
+        let two = all.min(2 * largest);
+        if two <= memory { two } else { largest }
+    }
+
+    fn task(&self, task: &PackTask) -> u64 {
+        match task.phase {
+            TaskPhase::Forward => self.forward(&task.layers),
+            TaskPhase::Backward => self.backward(&task.layers),
+            TaskPhase::Update => self.one_by_one(&task.layers, |l| l.weights + l.gradients + l.state),
+        }
+    }
+}
+
+/// What stays on devices between tasks, by pack.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct KeptInLane {
-    /// By forward pack: what it hands on waits on the device that needs it.
-    pub(crate) value: Vec<bool>,
-    /// By backward pack: the gradient it hands on does.
-    pub(crate) gradient: Vec<bool>,
-    /// By forward pack: bytes of weights that are there from the step before.
-    pub(crate) there_forward: Vec<u64>,
-    /// By backward pack: bytes of weights that are there from the forward pass or the step before.
-    pub(crate) there_backward: Vec<u64>,
-    /// By backward pack: bytes of updated weights that need not be written.
-    pub(crate) unwritten: Vec<u64>,
-    /// By backward pack: its optimizer state is always on the device.
-    pub(crate) state: Vec<bool>,
-    /// By backward pack: its input is kept from the forward pass.
-    pub(crate) stash: Vec<bool>,
-    /// By backward pack: all it needs of the forward pass is kept, so that nothing is recomputed.
-    pub(crate) inside: Vec<bool>,
-}
-
-/// What stays, and the room that is left.
-#[derive(Clone, Debug)]
 pub(crate) struct KeptOnDevices {
-    pub(crate) lanes: Vec<KeptInLane>,
+    /// Whether the values that it hands on wait on the device that needs them.
+    pub value: Vec<bool>,
+    /// Whether the gradients that it hands on do.
+    pub gradient: Vec<bool>,
+    /// Bytes of weights that the forward task finds on the device from the step before.
+    pub there_forward: Vec<u64>,
+    /// Bytes of weights that the backward task finds from the forward task or the step before.
+    pub there_backward: Vec<u64>,
+    /// Bytes of updated weights that need not be written.
+    pub unwritten: Vec<u64>,
+    /// Whether its optimizer state is always on the device.
+    pub state: Vec<bool>,
+    /// Whether its input is kept from the forward pass.
+    pub stash: Vec<bool>,
+    /// Whether all forward results that its backward pass reads are kept, so that none is recomputed.
+    pub inside: Vec<bool>,
     /// By task: bytes in use.
-    pub(crate) used: Vec<u64>,
+    pub used: Vec<u64>,
     /// By task: the task before it on its device.
-    pub(crate) before: Vec<Option<usize>>,
+    pub before: Vec<Option<usize>>,
 }
 
 #[derive(Clone, Copy)]
 enum Keepable {
-    Value(usize),
-    Gradient(usize),
-    Between(usize),
-    Next(usize, usize),
-    Fused(usize),
-    State(usize),
-    Stash(usize),
-    Inside(usize),
+    Value,
+    Gradient,
+    Between,
+    Next,
+    Fused,
+    State,
+    Stash,
+    Inside,
 }
 
 struct Item {
-    lane: usize,
+    pack: usize,
     device: usize,
-    /// Positions among the device's tasks, ends included; from the second to the first if the other way
-    /// round, over the end of the step. None if no task is between.
+    /// Positions among the device's tasks, ends included. If the first is behind the second, over the end of the step.
+    /// None if no task is between.
     span: Option<(usize, usize)>,
     bytes: u64,
     /// Bytes over the host link saved by a byte that stays.
@@ -72,251 +133,167 @@ struct Item {
     what: Keepable,
 }
 
-/// After the last layer nothing enters.
-fn entering(chain: &LayerChain, layer: usize, samples: u32) -> u64 {
-    chain.layers.get(layer).map_or(0, |l| l.input * u64::from(samples))
-}
-
-fn handed_down(chain: &LayerChain, layer: usize, samples: u32) -> u64 {
-    chain.layers.get(layer).map_or(0, |l| l.input_gradient * u64::from(samples))
-}
-
-/// Bytes that packs need on a device while they run.
-pub(crate) struct Needs<'a> {
-    pub(crate) chain: &'a LayerChain,
-    pub(crate) fixed: &'a FixedSums,
-    pub(crate) machine: &'a ScheduleMachine,
-}
-
-impl Needs<'_> {
-    /// Weights, what the pass needs at once, and two buffers for what comes and what goes.
-    pub(crate) fn forward(&self, layers: &Range<usize>, size: u32, at: &AtSize) -> u64 {
-        let strict = u64::from(self.machine.counts_buffers);
-        self.fixed.fetched.of(layers)
-            + at.forward_memory(layers)
-            + (1 + strict) * entering(self.chain, layers.start, size)
-            + 2 * strict * entering(self.chain, layers.end, size)
-    }
-
-    /// The same with gradients of weights, and room for the update after the pass.
-    pub(crate) fn backward(&self, layers: &Range<usize>, size: u32, at: &AtSize, update: UpdateOn) -> u64 {
-        let strict = u64::from(self.machine.counts_buffers);
-        let handed = handed_down(self.chain, layers.end, size) + handed_down(self.chain, layers.start, size);
-        let pass = at.backward_memory(layers)
-            + (1 + strict) * entering(self.chain, layers.start, size)
-            + 2 * strict * handed;
-        let update = match update {
-            UpdateOn::Device if !self.chain.joint_update => self.one_by_one(layers, |l| l.state),
-            _ => 0,
-        };
-        self.fixed.fetched.of(layers) + self.fixed.gradients.of(layers) + pass.max(update)
-    }
-
-    /// What goes through a pack layer by layer needs, with the next layer's on its way where that fits.
-    pub(crate) fn one_by_one(&self, layers: &Range<usize>, bytes: impl Fn(&ChainLayer) -> u64) -> u64 {
-        let layers = &self.chain.layers[layers.clone()];
-        let all: u64 = layers.iter().map(&bytes).sum();
-        let largest = layers.iter().map(&bytes).max().unwrap_or(0);
-        let memory = self.machine.devices.iter().map(|d| d.memory).min().unwrap_or(0);
-        let two = all.min(2 * largest);
-        if two <= memory { two } else { largest }
-    }
-}
-
-impl ScheduleScene<'_> {
-    /// Bytes of the values that enter a layer, of so many samples.
-    pub(crate) fn entering(&self, layer: usize, samples: u32) -> u64 {
-        entering(self.chain, layer, samples)
-    }
-
-    /// Bytes of the gradients a layer hands down, of so many samples.
-    pub(crate) fn handed_down(&self, layer: usize, samples: u32) -> u64 {
-        handed_down(self.chain, layer, samples)
-    }
-
-    /// Bytes a task needs whatever stays.
-    fn need(&self, task: &PackTask) -> u64 {
-        let needs = Needs { chain: self.chain, fixed: self.fixed, machine: self.machine };
-        match task.kind {
-            TaskPhase::Forward => needs.forward(&task.layers, self.schedule.forward_size, self.forward),
-            TaskPhase::Backward => {
-                let schedule = self.schedule;
-                needs.backward(&task.layers, schedule.backward_size, self.backward, schedule.update)
-            }
-            TaskPhase::Update => needs.one_by_one(&task.layers, |l| l.weights + l.gradients + l.state),
-        }
-    }
-
-    /// What stays. None if a task alone is too large.
-    pub(crate) fn keep(&self) -> Option<KeptOnDevices> {
-        let (schedule, tasks) = (self.schedule, self.tasks);
-        let mut lists: Vec<Vec<usize>> = vec![Vec::new(); schedule.devices];
-        let mut at = Vec::with_capacity(tasks.len());
-        let mut before = Vec::with_capacity(tasks.len());
-        for (t, task) in tasks.iter().enumerate() {
-            at.push(lists[task.device].len());
-            before.push(lists[task.device].last().copied());
-            lists[task.device].push(t);
-        }
-        let memory = |t: usize| self.machine.devices[tasks[t].device].memory;
-        let mut used: Vec<u64> = tasks.iter().map(|task| self.need(task)).collect();
-        if (0..tasks.len()).any(|t| used[t] > memory(t)) {
-            return None;
-        }
-        // Fetching ahead comes first: what stays leaves room for it where there is any.
-        let mut ahead = vec![0; tasks.len()];
-        for (t, before) in before.iter().enumerate() {
-            if let Some(before) = before.filter(|_| self.machine.counts_buffers) {
-                ahead[before] = self.fixed.fetched.of(&tasks[t].layers).min(memory(t) - used[before]);
-            }
-        }
-        let (mut lanes, mut items) = (Vec::new(), Vec::new());
-        let lane_count =
-            if schedule.mode == super::ScheduleMode::DataParallel { schedule.devices } else { 1 };
-        for lane in 0..lane_count {
-            let (f, b) = (schedule.forward.len(), schedule.backward.len());
-            lanes.push(KeptInLane {
-                value: vec![false; f],
-                gradient: vec![false; b],
-                there_forward: vec![0; f],
-                there_backward: vec![0; b],
-                unwritten: vec![0; b],
-                state: vec![false; b],
-                stash: vec![false; b],
-                inside: vec![false; b],
-            });
-            self.items(lane, lane_count, &at, &lists, &mut items);
-        }
-        let length = |item: &Item| match item.span {
+impl Item {
+    /// How many of its device's tasks are in its span.
+    fn length(&self, tasks: usize) -> usize {
+        match self.span {
             None => 0,
             Some((from, to)) if from <= to => to - from + 1,
-            Some((from, to)) => lists[item.device].len() - from + to + 1,
-        };
-        let rank = |item: &Item| item.gain / (length(item) as f64 + 1e-9);
-        items.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
-        for item in &items {
-            let list = &lists[item.device];
-            let span = |i: usize| match item.span {
-                None => false,
-                Some((from, to)) if from <= to => from <= i && i <= to,
-                Some((from, to)) => i >= from || i <= to,
-            };
-            let passes = matches!(item.what, Keepable::Value(_) | Keepable::Gradient(_));
-            let free = passes && !self.machine.counts_buffers;
-            let fits = |i: usize| used[list[i]] + ahead[list[i]] + item.bytes <= memory(list[i]);
-            if free || (0..list.len()).filter(|i| span(*i)).all(fits) {
-                if !free {
-                    (0..list.len()).filter(|i| span(*i)).for_each(|i| used[list[i]] += item.bytes);
-                }
-                stay(&mut lanes[item.lane], item);
-            }
+            Some((from, to)) => tasks - from + to + 1,
         }
-        Some(KeptOnDevices { lanes, used, before })
     }
 
-    fn items(&self, lane: usize, lanes: usize, at: &[usize], lists: &[Vec<usize>], items: &mut Vec<Item>) {
-        let schedule = self.schedule;
-        let (forward, backward) = (&schedule.forward, &schedule.backward);
-        // Tasks are in the order in which `tasks` makes them, one of each pack for every lane.
-        let index_f = |i: usize| i * lanes + lane;
-        let index_b = |j: usize| (forward.len() + backward.len() - 1 - j) * lanes + lane;
-        let device = |t: usize| self.tasks[t].device;
-        let samples: u32 = self.tasks[index_b(0)].pieces.iter().sum();
-        let mut item = |device, span, bytes, gain, what| {
-            if bytes > 0 {
-                items.push(Item { lane, device, span, bytes, gain, what });
-            }
-        };
-        // What is handed on, on the device that needs it, while it does what it does before.
-        let arrival = |from: usize, to: usize| {
-            let start = if device(from) == device(to) { at[from] } else { at[to].saturating_sub(1) };
-            Some((start, at[to]))
-        };
-        let first = 1e6;
-        for (i, pack) in forward.iter().enumerate() {
-            let to = if i + 1 < forward.len() { index_f(i + 1) } else { index_b(backward.len() - 1) };
-            let bytes = self.entering(pack.layers.end, samples);
-            item(device(to), arrival(index_f(i), to), bytes, first, Keepable::Value(i));
-        }
-        for (j, pack) in backward.iter().enumerate().skip(1) {
-            let bytes = self.handed_down(pack.layers.start, samples);
-            let to = index_b(j - 1);
-            item(device(to), arrival(index_b(j), to), bytes, first, Keepable::Gradient(j));
-        }
-        let updates = schedule.update == UpdateOn::Device && !self.chain.joint_update;
-        let between = |from: usize, to: usize| (from + 1 < to).then(|| (from + 1, to - 1));
-        // From one task around the end of the step to another.
-        let around = |device: usize, from: usize, to: usize| {
-            let count = lists[device].len();
-            let (start, end) = ((from + 1) % count, (to + count - 1) % count);
-            ((from + 1) % count != to).then_some((start, end))
-        };
-        let mut i = 0;
-        for (j, pack) in backward.iter().enumerate() {
-            let b = index_b(j);
-            while i < forward.len() && forward[i].layers.end <= pack.layers.start {
-                i += 1;
-            }
-            let mut k = i;
-            while k < forward.len() && forward[k].layers.start < pack.layers.end {
-                let both = forward[k].layers.start.max(pack.layers.start)
-                    ..forward[k].layers.end.min(pack.layers.end);
-                let f = index_f(k);
-                if device(f) == device(b) {
-                    let bytes = self.fixed.fetched.of(&both);
-                    item(device(b), between(at[f], at[b]), bytes, 1.0, Keepable::Between(j));
-                    if updates {
-                        let span = around(device(b), at[b], at[f]);
-                        item(device(b), span, bytes, 2.0, Keepable::Next(k, j));
-                    }
-                }
-                k += 1;
-            }
-            if updates && j + 1 == backward.len() {
-                let bytes = self.fixed.fetched.of(&pack.layers);
-                item(device(b), around(device(b), at[b], at[b]), bytes, 2.0, Keepable::Fused(j));
-            }
-            let all = Some((0, lists[device(b)].len() - 1));
-            if updates {
-                item(device(b), all, self.fixed.state.of(&pack.layers), 2.0, Keepable::State(j));
-            }
-            let Some(f) = forward.get(i).map(|_| index_f(i)).filter(|f| device(*f) == device(b)) else {
-                continue;
-            };
-            let input = self.entering(pack.layers.start, samples);
-            // Data need not be written to the host, which has them.
-            let gain = if pack.layers.start > 0 { 2.0 } else { 1.0 };
-            item(device(b), Some((at[f], at[b])), input, gain, Keepable::Stash(j));
-            if forward[i].layers == pack.layers {
-                let pieces = &self.tasks[b].pieces;
-                let bytes = self.backward.backward_kept.of(&pack.layers) * pieces.len() as u64 + input;
-                let again = self.backward.forward.of(&pack.layers) * pieces.len() as f64;
-                let saved = again * self.machine.devices[device(b)].to_host + 2.0 * input as f64;
-                let gain = saved / bytes.max(1) as f64;
-                item(device(b), Some((at[f], at[b])), bytes, gain, Keepable::Inside(j));
-            }
+    fn covers(&self, position: usize) -> bool {
+        match self.span {
+            None => false,
+            Some((from, to)) if from <= to => from <= position && position <= to,
+            Some((from, to)) => position >= from || position <= to,
         }
     }
 }
 
-fn stay(lane: &mut KeptInLane, item: &Item) {
-    match item.what {
-        Keepable::Value(i) => lane.value[i] = true,
-        Keepable::Gradient(j) => lane.gradient[j] = true,
-        Keepable::Between(j) => lane.there_backward[j] += item.bytes,
-        Keepable::Next(i, j) => {
-            lane.there_forward[i] += item.bytes;
-            lane.unwritten[j] += item.bytes;
+/// Decides what stays, for the tasks of these packs. None if a task alone is too large.
+pub(crate) fn keep(
+    needs: &PackNeeds,
+    packs: &Packs,
+    tasks: &[PackTask],
+    partials: u32,
+) -> Option<KeptOnDevices> {
+    let mut lists: Vec<Vec<usize>> = vec![Vec::new(); needs.machine.devices.len()];
+    let (mut at, mut before) = (Vec::with_capacity(tasks.len()), Vec::with_capacity(tasks.len()));
+    for (t, task) in tasks.iter().enumerate() {
+        at.push(lists[task.device].len());
+        before.push(lists[task.device].last().copied());
+        lists[task.device].push(t);
+    }
+    let memory = |t: usize| needs.machine.devices[tasks[t].device].memory;
+    let mut used: Vec<u64> = tasks.iter().map(|task| needs.task(task)).collect();
+    if (0..tasks.len()).any(|t| used[t] > memory(t)) {
+        return None;
+    }
+    // Fetching ahead comes first: kept bytes leave room for it where there is any.
+    let mut ahead = vec![0; tasks.len()];
+    for (t, before) in before.iter().enumerate() {
+        if let Some(before) = *before {
+            ahead[before] = needs.sums.fetched.of(&tasks[t].layers).min(memory(t) - used[before]);
         }
-        Keepable::Fused(j) => {
-            lane.there_backward[j] += item.bytes;
-            lane.unwritten[j] += item.bytes;
+    }
+    let mut items = items(needs, packs, partials, &at, &lists);
+    let rank = |item: &Item| item.gain / (item.length(lists[item.device].len()) as f64 + 1e-9);
+    items.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
+    let none = || vec![false; packs.len()];
+    let zero = || vec![0; packs.len()];
+    let mut kept = KeptOnDevices {
+        value: none(),
+        gradient: none(),
+        there_forward: zero(),
+        there_backward: zero(),
+        unwritten: zero(),
+        state: none(),
+        stash: none(),
+        inside: none(),
+        ..KeptOnDevices::default()
+    };
+    for item in &items {
+        let covered =
+            || lists[item.device].iter().enumerate().filter(|(i, _)| item.covers(*i)).map(|(_, t)| *t);
+        if covered().all(|t| used[t] + ahead[t] + item.bytes <= memory(t)) {
+            covered().for_each(|t| used[t] += item.bytes);
+            kept.keep(item);
         }
-        Keepable::State(j) => lane.state[j] = true,
-        Keepable::Stash(j) => lane.stash[j] = true,
-        Keepable::Inside(j) => {
-            lane.inside[j] = true;
-            lane.stash[j] = true;
+    }
+    Some(KeptOnDevices { used, before, ..kept })
+}
+
+/// Everything that may stay.
+fn items(needs: &PackNeeds, packs: &Packs, partials: u32, at: &[usize], lists: &[Vec<usize>]) -> Vec<Item> {
+    let (sums, devices, last) = (needs.sums, lists.len(), packs.len() - 1);
+    let samples = u64::from(partials);
+    // Positions of tasks among those of their device.
+    let forward = |i: usize| at[i];
+    let backward = |i: usize| at[last + (last - i)];
+    let mut items = Vec::new();
+    let mut item = |pack, device, span, bytes, gain, what| {
+        if bytes > 0 {
+            items.push(Item { pack, device, span, bytes, gain, what });
+        }
+    };
+    // Values that are handed on wait on the device that needs them, while it does the task before.
+    let arrival =
+        |same: bool, from: usize, to: usize| Some((if same { from } else { to.saturating_sub(1) }, to));
+    let first = 1e6;
+    for (i, pack) in packs[..last].iter().enumerate() {
+        let to = if i + 1 < last { forward(i + 1) } else { backward(last) };
+        let (device, next) = (i % devices, (i + 1) % devices);
+        let bytes = sums.entering(pack.end) * samples;
+        item(i, next, arrival(device == next, forward(i), to), bytes, first, Keepable::Value);
+    }
+    for (i, pack) in packs.iter().enumerate().skip(1) {
+        let (device, below) = (i % devices, (i - 1) % devices);
+        let bytes = sums.handed_down(pack.start) * samples;
+        let span = arrival(device == below, backward(i), backward(i - 1));
+        item(i, below, span, bytes, first, Keepable::Gradient);
+    }
+    let updates = !sums.chain.joint_update;
+    let between = |from: usize, to: usize| (from + 1 < to).then(|| (from + 1, to - 1));
+    // From one task around the end of the step to another.
+    let around = |device: usize, from: usize, to: usize| {
+        let count = lists[device].len();
+        let (start, end) = ((from + 1) % count, (to + count - 1) % count);
+        (start != to).then_some((start, end))
+    };
+    for (i, pack) in packs.iter().enumerate() {
+        let (device, b) = (i % devices, backward(i));
+        let fetched = sums.fetched.of(pack);
+        if i < last {
+            item(i, device, between(forward(i), b), fetched, 1.0, Keepable::Between);
+            if updates {
+                item(i, device, around(device, b, forward(i)), fetched, 2.0, Keepable::Next);
+            }
+        } else if updates {
+            item(i, device, around(device, b, b), fetched, 2.0, Keepable::Fused);
+        }
+        if updates {
+            let all = Some((0, lists[device].len() - 1));
+            item(i, device, all, sums.state.of(pack), 2.0, Keepable::State);
+        }
+        if i == last {
+            break;
+        }
+        let input = sums.entering(pack.start) * samples;
+        let span = Some((forward(i), b));
+        // Data need not be written to the host, which has them.
+        let gain = if pack.start > 0 { 2.0 } else { 1.0 };
+        item(i, device, span, input, gain, Keepable::Stash);
+        let bytes = sums.backward_kept.of(pack) * samples + input;
+        let recomputed = sums.forward.of(pack) * f64::from(partials);
+        let saved = recomputed * needs.machine.devices[device].to_host + 2.0 * input as f64;
+        item(i, device, span, bytes, saved / bytes.max(1) as f64, Keepable::Inside);
+    }
+    items
+}
+
+impl KeptOnDevices {
+    fn keep(&mut self, item: &Item) {
+        let Item { pack, bytes, .. } = *item;
+        match item.what {
+            Keepable::Value => self.value[pack] = true,
+            Keepable::Gradient => self.gradient[pack] = true,
+            Keepable::Between => self.there_backward[pack] += bytes,
+            Keepable::Next => {
+                self.there_forward[pack] += bytes;
+                self.unwritten[pack] += bytes;
+            }
+            Keepable::Fused => {
+                self.there_backward[pack] += bytes;
+                self.unwritten[pack] += bytes;
+            }
+            Keepable::State => self.state[pack] = true,
+            Keepable::Stash => self.stash[pack] = true,
+            Keepable::Inside => {
+                self.inside[pack] = true;
+                self.stash[pack] = true;
+            }
         }
     }
 }

@@ -16,7 +16,13 @@ impl Packer<'_> {
     pub(crate) fn greedy(&self) -> Option<Packs> {
         let (mut packs, mut start) = (Vec::new(), self.layers.start);
         while start < self.layers.end {
-            let end = self.furthest(start, |_| true)?;
+            let mut end = start + 1;
+            if !(self.fits)(&(start..end)) {
+                return None;
+            }
+            while end < self.layers.end && (self.fits)(&(start..end + 1)) {
+                end += 1;
+            }
             packs.push(start..end);
             start = end;
         }
@@ -28,8 +34,7 @@ impl Packer<'_> {
         self.filled_from_last(|_| true)
     }
 
-    /// So many packs whose amounts are as equal as cuts nearest to equal shares make them. None if one does
-    /// not fit, or there are fewer layers.
+    /// `count` packs of about equal amounts. None if one does not fit, or there are fewer layers.
     pub(crate) fn balanced(&self, count: usize, amount: &dyn Fn(usize) -> f64) -> Option<Packs> {
         if count == 0 || self.layers.len() < count {
             return None;
@@ -57,7 +62,7 @@ impl Packer<'_> {
         packs.iter().all(self.fits).then_some(packs)
     }
 
-    /// At most so many packs of which the largest amount is least. None if they do not fit.
+    /// At most `count` packs whose largest amount is least. None if they do not fit.
     pub(crate) fn bottleneck(&self, count: usize, amount: &dyn Fn(&Range<usize>) -> f64) -> Option<Packs> {
         let all = amount(&self.layers);
         let single = self.layers.clone().map(|l| amount(&(l..l + 1))).fold(0.0, f64::max);
@@ -90,17 +95,6 @@ impl Packer<'_> {
         }
         packs.reverse();
         Some(packs)
-    }
-
-    fn furthest(&self, start: usize, within: impl Fn(&Range<usize>) -> bool) -> Option<usize> {
-        let mut end = start + 1;
-        if !(self.fits)(&(start..end)) {
-            return None;
-        }
-        while end < self.layers.end && within(&(start..end + 1)) && (self.fits)(&(start..end + 1)) {
-            end += 1;
-        }
-        Some(end)
     }
 }
 

@@ -1,7 +1,11 @@
-//! What holds for schedules: bytes of weights as the paper counts them, bounds below simulations, peaks below
-//! budgets, and chains that are their graphs.
+//! Bytes of weights as the paper counts them, bounds below simulations, memory within budgets, and chains that match
+//! their graphs.
 
-use super::baseline::{Eviction, Request, WAYS, Way, best, sharded, virtualised};
+use super::bound::bound;
+use super::chain::{ChainLayer, ChainSums, LayerChain};
+use super::memory::{PackNeeds, keep, tasks};
+use super::search::RankedPacks;
+use super::simulate::simulate;
 use super::*;
 use crate::time::cost::Rates;
 use gulliver_graph::dim::Bindings;
@@ -10,23 +14,21 @@ use gulliver_graph::model::model;
 use gulliver_graph::model::param::ParamValue;
 use gulliver_graph::optim::Optimizer;
 use gulliver_graph::training::{Clip, training_graph};
-use std::ops::Range;
 
 const W: u64 = 100;
 
 fn layer(weights: u64) -> ChainLayer {
     ChainLayer {
-        forward: SizeCurve::line(0.0, 1.0),
-        backward: SizeCurve::line(0.0, 2.0),
+        forward: 1.0,
+        backward: 2.0,
         update: 0.1,
-        update_on_host: 0.1,
         weights,
         gradients: weights,
         state: 2 * weights,
         input: 4,
         input_gradient: 4,
-        forward_working: SizeCurve::line(0.0, 10.0),
-        backward_kept: SizeCurve::line(0.0, 10.0),
+        forward_working: 10,
+        backward_kept: 10,
         ..ChainLayer::default()
     }
 }
@@ -39,100 +41,30 @@ fn sandwich(inner: usize, ends: usize) -> LayerChain {
     LayerChain { layers, ..LayerChain::default() }
 }
 
-fn one_each(layers: Range<usize>) -> Vec<LayerPack> {
-    layers.map(|l| LayerPack { layers: l..l + 1, device: 0 }).collect()
+/// Equal devices, each with a link of this many bytes per second in each direction.
+fn even(devices: usize, memory: u64, link: f64) -> ScheduleMachine {
+    let device = ScheduleDevice { memory, speed: 1.0, to_device: link, to_host: link };
+    ScheduleMachine { devices: vec![device; devices], uplink: link * devices as f64, peer: link }
 }
 
-fn packs_of_one(
-    mode: ScheduleMode,
-    devices: usize,
-    batch: u32,
-    layers: usize,
-    update: UpdateOn,
-) -> PackSchedule {
-    let mut schedule = PackSchedule {
-        mode,
-        devices,
-        batch,
-        forward_size: 1,
-        backward_size: 1,
-        forward: one_each(0..layers - 1),
-        backward: one_each(0..layers),
-        update,
-    };
-    schedule.place();
-    schedule
-}
-
-const MODES: [ScheduleMode; 3] = [
-    ScheduleMode::DataParallel,
-    ScheduleMode::Pipeline(PackRotation::SameDevice),
-    ScheduleMode::Pipeline(PackRotation::Continuing),
-];
-
-/// Weights pass three times: in for the forward pass, in for the backward pass, and out, as gradient if the host
-/// updates them, as weight if the device does. Exactly so if no task leaves room for weights of another, and if
-/// the first and the last pack of every device have none: the last of all runs forward and backward in one and
-/// fetches once, what a device's last forward task has its first backward task may find there, and what it updates
-/// at the end of a step is what it begins the next with.
+/// Weights pass three times: in for the forward pass, in for the backward pass, and out after the update. Exactly so if
+/// no task leaves room for the weights of another, and if the first and the last pack of every device have none: the last
+/// pack runs forward and backward in one task and fetches once, and a device may find the weights of its last forward
+/// task and of its last update where they were.
 #[test]
-fn weights_pass_three_times_and_for_each_device_in_data_parallel() {
-    for mode in MODES {
-        for devices in [1, 2, 4] {
-            let chain = sandwich(6, devices);
-            let weights = chain.weights();
-            for update in [UpdateOn::Device, UpdateOn::Host] {
-                let schedule = packs_of_one(mode, devices, 8, chain.layers.len(), update);
-                // Every task needs nearly all memory.
-                let mut full = chain.clone();
-                let tight = |weights: u64| SizeCurve::line((1000 - weights) as f64, 0.0);
-                for layer in &mut full.layers {
-                    layer.forward_working = tight(layer.weights);
-                    layer.backward_working = tight(2 * layer.weights);
-                    layer.backward_kept = SizeCurve::default();
-                }
-                let machine = ScheduleMachine::even(devices, 1000 + 30, 1e3);
-                let outcome = simulate(&full, &machine, &schedule).unwrap().unwrap();
-                let swapped = outcome.swapped(MovedKind::Weights) + outcome.swapped(MovedKind::Gradients);
-                let times = if mode == ScheduleMode::DataParallel { devices as u64 } else { 1 };
-                assert_eq!(swapped, 3 * times * weights, "{mode:?} {devices} {update:?}");
-                let state = if update == UpdateOn::Device { 4 * times * weights } else { 0 };
-                assert_eq!(outcome.swapped(MovedKind::State), state, "{mode:?} {devices} {update:?}");
-            }
-        }
-    }
-}
-
-/// Virtual memory that writes on every eviction moves each weight in and out in the forward and in the backward
-/// pass of each of m micro-batches, and in and out once more for the update. Exactly so if every layer's work
-/// drives out the layer before, and if first and last layer have no weights: else a weight would be used twice in
-/// a row where the passes turn.
-#[test]
-fn virtual_memory_moves_weights_for_every_micro_batch() {
-    for (devices, m) in [(1, 1), (1, 3), (2, 4), (4, 2)] {
-        let mut chain = sandwich(5, 1);
+fn weights_pass_three_times() {
+    for devices in [1, 2, 4] {
+        let mut chain = sandwich(6, devices);
+        let weights: u64 = chain.layers.iter().map(|l| l.weights).sum();
+        // Every task needs all memory, and nothing but weights moves.
         for layer in &mut chain.layers {
-            let beside = |weights: u64| SizeCurve::line((1000 - weights) as f64, 0.0);
-            layer.forward_working = beside(layer.weights);
-            layer.backward_working = beside(2 * layer.weights);
-            layer.backward_kept = SizeCurve::default();
+            layer.forward_working = 1000 - layer.weights;
+            layer.backward_working = 1000 - 2 * layer.weights;
+            (layer.backward_kept, layer.state, layer.input, layer.input_gradient) = (0, 0, 0, 0);
         }
-        let machine = ScheduleMachine::even(devices, 1000 + 20, 1e3);
-        let request = Request {
-            devices,
-            batch: m * devices as u32,
-            size: 1,
-            recompute: true,
-            eviction: Eviction::AlwaysWritten,
-        };
-        let outcome = virtualised(&chain, &machine, Way::DataParallel, &request).unwrap();
-        let expected = u64::from(4 * m + 2) * devices as u64 * chain.weights();
-        assert_eq!(outcome.swapped(MovedKind::Weights), expected, "{devices} devices, {m} micro-batches");
-        // Pages that have not changed need not be written.
-        let clean = Request { eviction: Eviction::CleanDropped, ..request };
-        let clean = virtualised(&chain, &machine, Way::DataParallel, &clean).unwrap();
-        let expected = u64::from(2 * m + 2) * devices as u64 * chain.weights();
-        assert_eq!(clean.swapped(MovedKind::Weights), expected);
+        let packs = (0..chain.layers.len()).map(|l| l..l + 1).collect();
+        let (_, swapped) = simulate(&ChainSums::new(&chain), &even(devices, 1030, 1e3), &packs, 8).unwrap();
+        assert_eq!(swapped, 3 * weights, "{devices}");
     }
 }
 
@@ -149,14 +81,13 @@ impl Dice {
 fn random_chain(dice: &mut Dice) -> LayerChain {
     let layers = (0..3 + dice.below(12)).map(|l| {
         let weights = 10 + dice.below(200);
-        let seconds = |dice: &mut Dice| 0.2 + dice.below(100) as f64 / 50.0;
-        let (forward, each) = (seconds(dice) / 4.0, seconds(dice));
+        let seconds = 0.2 + dice.below(100) as f64 / 50.0;
         ChainLayer {
-            forward: SizeCurve::line(forward, each),
-            backward: SizeCurve::line(forward, 2.0 * each),
+            forward: seconds,
+            backward: 2.0 * seconds,
             input: 1 + dice.below(20),
             input_gradient: if l == 0 { 0 } else { 1 + dice.below(20) },
-            backward_kept: SizeCurve::line(0.0, dice.below(30) as f64),
+            backward_kept: dice.below(30),
             ..layer(weights)
         }
     });
@@ -164,109 +95,67 @@ fn random_chain(dice: &mut Dice) -> LayerChain {
 }
 
 #[test]
-fn what_is_found_is_simulated_fits_and_is_not_below_its_bound() {
+fn found_packs_are_simulated_fit_and_are_not_below_their_bound() {
     let mut dice = Dice(7);
-    for case in 0..24 {
+    let mut compared = 0;
+    for case in 0..48 {
         let chain = random_chain(&mut dice);
         let devices = 1 + dice.below(4) as usize;
         let memory = 700 + dice.below(2500);
-        let mut machine = ScheduleMachine::even(devices, memory, 20.0 + dice.below(400) as f64);
-        machine.uplink = (dice.below(2) == 0).then_some(200.0);
-        machine.peer = (dice.below(3) > 0).then_some(100.0);
-        machine.per_task = dice.below(3) as f64 / 10.0;
+        let mut machine = even(devices, memory, 20.0 + dice.below(400) as f64);
+        if dice.below(2) == 0 {
+            machine.uplink = 200.0;
+        }
         machine.devices[0].speed = 1.0 + dice.below(2) as f64;
-        let options =
-            ScheduleOptions { limit: 80, top: 1000, ..ScheduleOptions::new(1 + dice.below(9) as u32) };
-        let found = match search(&chain, &machine, &options) {
+        let partials = 1 + dice.below(9) as u32;
+        let found = match search(&chain, &machine, partials, 80) {
             Ok(found) => found,
             Err(ScheduleError::TooLarge { .. }) => continue,
             Err(error) => panic!("case {case}: {error}"),
         };
-        assert!(found.is_sorted_by(|a, b| a.outcome.seconds <= b.outcome.seconds), "case {case}");
-        for RankedSchedule { schedule, outcome } in &found {
-            schedule.check(&chain, &machine).unwrap();
-            assert_eq!(simulate(&chain, &machine, schedule).unwrap().as_ref(), Some(outcome));
-            assert!(outcome.seconds.is_finite() && outcome.peaks.iter().all(|peak| *peak <= memory));
-            let mut prices = chain::ChainPrices::new(&chain);
-            let largest = schedule.batch.max(schedule.forward_size);
-            (1..=largest).for_each(|size| prices.prepare(size));
-            let bound = bound::bound(&prices, &machine, schedule);
-            assert!(bound <= outcome.seconds * (1.0 + 1e-9), "case {case}: {bound} above {outcome:?}");
-            let work = task::tasks(&chain, &machine, schedule);
-            let samples: u32 = work
-                .iter()
-                .filter(|t| t.kind == TaskPhase::Backward && t.pack == 0)
-                .flat_map(|t| t.pieces.iter())
-                .sum();
-            assert_eq!(samples, options.batch);
+        assert!(found.is_sorted_by(|a, b| a.seconds <= b.seconds), "case {case}");
+        let sums = ChainSums::new(&chain);
+        for RankedPacks { packs, seconds, swapped } in &found {
+            assert!(packs[0].start == 0 && packs[packs.len() - 1].end == chain.layers.len());
+            assert!(
+                packs.windows(2).all(|pair| pair[0].end == pair[1].start)
+                    && packs.iter().all(|p| !p.is_empty())
+            );
+            assert_eq!(simulate(&sums, &machine, packs, partials), Some((*seconds, *swapped)));
+            let tasks = tasks(packs, devices, chain.joint_update);
+            let kept = keep(&PackNeeds { sums: &sums, machine: &machine }, packs, &tasks, partials).unwrap();
+            assert!(seconds.is_finite() && kept.used.iter().all(|used| *used <= memory));
+            let bound = bound(&sums, &machine, packs, partials);
+            // An update may overlap the end of other devices' backward passes.
+            let update = packs.iter().map(|pack| sums.update.of(pack)).fold(0.0, f64::max);
+            assert!(bound <= seconds * (1.0 + 1e-9) + update, "case {case}: {bound} above {seconds}");
+            compared += 1;
         }
     }
+    assert!(compared > 100, "{compared}");
 }
 
 #[test]
 fn a_shared_uplink_slows_and_memory_stops_swapping() {
     let chain = sandwich(8, 1);
-    let options = |mode| ScheduleOptions { modes: vec![mode], least_devices: 4, ..ScheduleOptions::new(8) };
-    for mode in MODES {
-        let seconds = |uplink| {
-            let machine = ScheduleMachine { uplink, ..ScheduleMachine::even(4, 400, 40.0) };
-            search(&chain, &machine, &options(mode)).unwrap()[0].outcome.seconds
-        };
-        assert!(seconds(Some(40.0)) > seconds(None), "{mode:?}");
-        if mode == ScheduleMode::Pipeline(PackRotation::Continuing) {
-            // Its weights have two residences, and pass between them.
-            continue;
-        }
-        let ample = ScheduleMachine::even(4, 1 << 20, 40.0);
-        let options = ScheduleOptions { updates: vec![UpdateOn::Device], ..options(mode) };
-        let best = search(&chain, &ample, &options).unwrap().swap_remove(0);
-        let data: u64 = chain.layers[0].input * 8;
-        assert!(best.outcome.swap_load() <= 2 * data, "{mode:?}: {:?}", best.outcome);
-    }
+    let seconds = |uplink| {
+        let machine = ScheduleMachine { uplink, ..even(4, 400, 40.0) };
+        search(&chain, &machine, 8, 400).unwrap()[0].seconds
+    };
+    assert!(seconds(40.0) > seconds(160.0));
+    let best = search(&chain, &even(4, 1 << 20, 40.0), 8, 400).unwrap().swap_remove(0);
+    let data: u64 = chain.layers[0].input * 8;
+    assert!(best.swapped <= 2 * data, "{best:?}");
 }
 
 #[test]
-fn swaps_less_than_virtual_memory_and_sharing_out() {
-    let chain = sandwich(24, 1);
-    let machine = ScheduleMachine { uplink: Some(400.0), ..ScheduleMachine::even(4, 700, 400.0) };
-    let ours = search(&chain, &machine, &ScheduleOptions::new(32)).unwrap().swap_remove(0).outcome;
-    for eviction in [Eviction::AlwaysWritten, Eviction::CleanDropped] {
-        for way in WAYS {
-            for recompute in [false, true] {
-                let request = Request { devices: 4, batch: 32, size: 1, recompute, eviction };
-                let Some((_, theirs)) = best(&chain, &machine, way, &request) else { continue };
-                assert!(ours.swap_load() < theirs.swap_load(), "{way:?} {recompute} {eviction:?}");
-                assert!(ours.seconds < theirs.seconds, "{way:?} {recompute} {eviction:?}");
-            }
-        }
+fn errors_say_why_there_is_no_schedule() {
+    let (chain, machine) = (sandwich(2, 1), even(2, 1 << 20, 10.0));
+    let slow = ScheduleMachine { uplink: 0.0, ..machine };
+    for (machine, expected) in [(slow, "the uplink is 0"), (even(2, 10, 1.0), "layer 1")] {
+        let error = search(&chain, &machine, 4, 400).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
     }
-    let theirs = sharded(&chain, &machine, 4, 32, 8).unwrap();
-    assert!(ours.seconds <= theirs.seconds);
-}
-
-#[test]
-fn what_cannot_be_scheduled_is_said() {
-    let (chain, machine, options) =
-        (sandwich(2, 1), ScheduleMachine::even(2, 1 << 20, 10.0), ScheduleOptions::new(4));
-    let slow = ScheduleMachine { uplink: Some(0.0), ..machine.clone() };
-    let cases = [
-        (search(&LayerChain::default(), &machine, &options), "the chain is empty"),
-        (search(&chain, &ScheduleMachine::even(0, 1, 1.0), &options), "the machine is empty"),
-        (search(&chain, &machine, &ScheduleOptions::new(0)), "the batch is empty"),
-        (
-            search(&chain, &machine, &ScheduleOptions { modes: vec![], ..options.clone() }),
-            "the list of modes is empty",
-        ),
-        (search(&chain, &slow, &options), "the uplink is 0"),
-        (search(&chain, &ScheduleMachine::even(2, 10, 1.0), &options), "layer 1"),
-    ];
-    for (result, want) in cases {
-        let error = result.unwrap_err().to_string();
-        assert!(error.starts_with(want), "{error}");
-    }
-    let mut wrong = packs_of_one(MODES[1], 2, 4, 4, UpdateOn::Host);
-    wrong.backward.pop();
-    assert!(simulate(&chain, &machine, &wrong).is_err());
 }
 
 fn graph(name: &str, settings: &[(&str, i64)], clip: Option<Clip>) -> Graph {
@@ -288,7 +177,7 @@ fn a_graph_becomes_a_chain() {
     ] {
         let graph = graph(name, settings, clip);
         let rates = Rates::default();
-        let linear = linearise(&graph, sizes, &rates, &rates, 64).unwrap();
+        let linear = linearise(&graph, sizes, &rates, 64).unwrap();
         let layers = &linear.chain.layers;
         assert!(layers.len() >= least && layers.len() <= 130, "{name}: {}", layers.len());
         assert_eq!(linear.chain.joint_update, clip.is_some(), "{name}");
@@ -315,13 +204,11 @@ fn a_graph_becomes_a_chain() {
         assert_eq!(sum(|l| l.gradients), weights, "{name}");
         assert!(sum(|l| l.weights) >= weights, "{name}");
         assert_eq!(sum(|l| l.state + l.buffers), bytes(|role| matches!(role, Role::State(_))), "{name}");
-        assert!(layers.iter().all(|l| l.forward.at(2) > l.forward.at(1) || l.forward.at(1) == 0.0));
-        let machine = ScheduleMachine::even(2, weights * 8, 1e9);
-        search(&linear.chain, &machine, &ScheduleOptions { limit: 40, ..ScheduleOptions::new(4) }).unwrap();
+        search(&linear.chain, &even(2, weights * 8, 1e9), 4, 40).unwrap();
     }
     let mlp = model("mlp", &[]).unwrap();
     let forward = gulliver_graph::training::evaluation_graph(mlp.as_ref()).unwrap();
     let rates = Rates::default();
-    let error = linearise(&forward, &images, &rates, &rates, 8).unwrap_err();
+    let error = linearise(&forward, &images, &rates, 8).unwrap_err();
     assert_eq!(error, ScheduleError::NotTrained);
 }

@@ -1,10 +1,10 @@
-//! What strategies that divide the batch have in common: every device takes partials of its own.
+//! Strategies that divide the batch: every device takes partials of its own.
 
 use super::DeviceSet;
 use crate::devices::error::JobPlanError;
 use crate::devices::options::DeviceOptions;
-use crate::document::job::{Rank, WorkSharing, share_of_batch};
-use gulliver_graph::dim::BATCH;
+use crate::document::job::{Rank, WorkSharing};
+use crate::step::outline::slice_of;
 
 /// The options of each device: its rank, its partials and its share of the largest batch.
 pub(super) fn shares(set: &DeviceSet, sharing: WorkSharing) -> Result<Vec<DeviceOptions>, JobPlanError> {
@@ -15,11 +15,7 @@ pub(super) fn shares(set: &DeviceSet, sharing: WorkSharing) -> Result<Vec<Device
             return Err(JobPlanError::Partials { partials: options.partials, devices: ranks });
         }
         options.partials /= ranks;
-        if let Some(largest) = &mut options.largest
-            && let Some(batch) = largest.get(BATCH)
-        {
-            largest.set(BATCH, share_of_batch(batch, ranks)?);
-        }
+        options.largest = options.largest.map(|largest| slice_of(&largest, ranks)).transpose()?;
         options.rank = Some(Rank { rank, ranks, sharing });
         Ok(options)
     };

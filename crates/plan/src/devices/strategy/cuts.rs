@@ -1,13 +1,13 @@
-//! What strategies that cut nodes have in common: every device computes its part of every node, as a cut says.
+//! Strategies that cut nodes: every device computes its part of every node.
 
 use super::{DevicePlanners, DeviceSet, JobGraphs};
 use crate::devices::cut::{CutDevice, CutMachine, CutRule, GraphCut, Sharding, cut_like, rule_cut};
 use crate::devices::error::JobPlanError;
 use crate::devices::options::DeviceOptions;
-use crate::devices::planner::{Partitions, Planner, evaluated_at_once};
+use crate::devices::planner::{Partitions, Planner, evaluated_sizes};
 use crate::document::job::{Rank, WorkSharing};
 use crate::step::outline::slice_of;
-use gulliver_graph::dim::{BATCH, Bindings};
+use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::Graph;
 use std::sync::Arc;
 
@@ -70,10 +70,7 @@ pub fn divided(
     let partials = set.first().partials.max(1);
     let slice = slice_of(sizes, partials)?;
     let evaluate = evaluate.map(|graph| -> Result<_, JobPlanError> {
-        let mut at_once = sizes.clone();
-        if let Some(batch) = sizes.get(BATCH) {
-            at_once.set(BATCH, evaluated_at_once(batch, partials as usize));
-        }
+        let at_once = evaluated_sizes(sizes, partials);
         let cut = cut_like(graph, &at_once, (train, &cut))?;
         Ok((Arc::new(Partitions::new(graph.clone(), cut)), at_once))
     });

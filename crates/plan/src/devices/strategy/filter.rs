@@ -1,4 +1,4 @@
-//! `filter`: nodes divided along the outputs of their weights.
+//! `filter`: nodes divided along the outputs of their weights; the backward pass divides sums over outputs.
 
 use super::cuts::by_rule;
 use super::{DeviceSet, JobGraphs, Strategy};
@@ -8,6 +8,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     name: "filter",
     help: "every node is divided along the outputs of its weights",
     divides_batch: false,
-    divides_sums: false,
+    divides_sums: true,
     plan: |graphs: &JobGraphs, set: &DeviceSet| by_rule(graphs, set, &[CutRule::Filter]),
 };

@@ -38,10 +38,6 @@ pub const AUTO: &str = "auto";
 /// The strategy of a job on one device.
 pub const ALONE: &str = "alone";
 
-/// What [`AUTO`] does.
-pub const AUTO_HELP: &str =
-    "whichever is thought to be fastest and leaves the numbers as they are on one device";
-
 /// Every strategy.
 pub static STRATEGIES: [&Strategy; 12] = [
     &data::STRATEGY,
@@ -84,13 +80,13 @@ pub fn names() -> Vec<&'static str> {
     std::iter::once(AUTO).chain(STRATEGIES.map(|strategy| strategy.name)).collect()
 }
 
-/// What a job computes.
+/// The graphs of a job.
 pub struct JobGraphs {
     /// A training step.
     pub train: Graph,
     /// The evaluation of a batch.
     pub evaluation: Graph,
-    /// The largest input there will be.
+    /// The largest input.
     pub largest: Bindings,
 }
 

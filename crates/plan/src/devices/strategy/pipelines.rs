@@ -1,5 +1,4 @@
-//! What pipelines have in common: which packs of nodes each device has, in which turns, and the planners that follow
-//! from that.
+//! Pipelines: the packs of nodes of each device, their turns, and the planners of the devices.
 
 use super::DeviceSet;
 use crate::devices::error::JobPlanError;
@@ -12,8 +11,8 @@ use crate::document::job::{Rank, WorkSharing};
 use crate::document::topology::Site;
 use crate::step::outline::slice_of;
 use crate::time::cost::Rates;
-use gulliver_graph::dim::{Bindings, Dim};
-use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
+use gulliver_graph::dim::Bindings;
+use gulliver_graph::graph::{Graph, Phase, Value};
 use gulliver_graph::kinds::Kinds;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +41,7 @@ pub fn pipelined(
     pipelined_as(train, evaluate, set, sizes, (pack_of, how.style))
 }
 
-/// The packs, by node, of the pipelines that are thought to be fastest on these devices, at most so many, for inputs of
+/// The packs, by node, of the at most `most` pipelines with the fastest predicted steps on these devices, for inputs of
 /// about these sizes (of the whole batch).
 pub fn packs(
     train: &Graph,
@@ -53,7 +52,7 @@ pub fn packs(
     let options = set.first();
     let slice = slice_of(sizes, options.partials.max(1))?;
     if train.nodes.iter().any(|node| node.objective > 0) {
-        // Objectives that are trained in turn are no chain of layers: the devices are gone around once, twice, ….
+        // Several objectives form no chain of layers: packs go around the devices once, twice, ….
         let around = (1..=most).map(|times| evenly(train, times * set.devices.len(), &slice, &options.rates));
         let mut all: Vec<Vec<u32>> = around.collect();
         all.dedup();
@@ -66,7 +65,7 @@ pub fn packs(
     if set.devices.iter().all(|device| device.memory.is_none()) {
         return Ok(search(0, 0)?);
     }
-    // With room for what schedules do not count, and for what is lost between buffers; if none is left then, without.
+    // With memory for scratch, gradients and gaps between buffers, which schedules do not count; then without.
     let besides = besides(train, &slice, options)?;
     let found = [(LOST, besides), (0, besides), (0, 0)].map(|(lost, besides)| search(lost, besides));
     // The best of each, then the second of each, ….
@@ -82,10 +81,10 @@ pub fn packs(
     if all.is_empty() { Ok(all_memory?) } else { Ok(all) }
 }
 
-/// Hundredths of memory that may be lost where buffers of many sizes come and go.
+/// Hundredths of memory that gaps between buffers may take.
 const LOST: u64 = 25;
 
-/// What schedules do not count: the working memory of a kernel, and a gradient that is not added yet.
+/// Bytes that schedules do not count: the working memory of a kernel, and a gradient that is not summed yet.
 fn besides(train: &Graph, slice: &Bindings, options: &DeviceOptions) -> Result<u64, JobPlanError> {
     let mut scratch = 0;
     for id in Kinds::of(train).nodes {
@@ -98,17 +97,18 @@ fn besides(train: &Graph, slice: &Bindings, options: &DeviceOptions) -> Result<u
     Ok(scratch + gradient.unwrap_or(0) as u64)
 }
 
-/// The pack of every node, where packs take about the same time.
+/// The pack of every node, for packs of about equal time.
 fn evenly(train: &Graph, packs: usize, slice: &Bindings, rates: &Rates) -> Vec<u32> {
     let bytes = |v: Value| train.ty(v).bytes().bind(slice).unwrap_or(0) as f64;
-    spread(train, packs, |id| seconds(train, id, slice, rates), bytes)
+    let seconds = rates.of_nodes(train, slice);
+    spread(train, packs, |id| seconds[id.index()], bytes)
 }
 
-/// The devices as schedules see them, with what is left of their memory.
+/// The devices as schedules see them; `left` gives the usable part of their memory.
 fn machine(devices: &[DeviceOptions], left: impl Fn(u64) -> u64) -> ScheduleMachine {
     let first = &devices[0];
     let box_of = first.topology.as_deref();
-    // What one device has for itself, and what all of them have together.
+    // Bytes per second of one device alone, and of all devices together.
     let rate = |from: Site, to: Site, otherwise: f64| {
         let links = box_of.map_or(&[][..], |topology| topology.route(from, to));
         let alone = links.iter().map(|&link| box_of.map_or(otherwise, |t| t.links()[link as usize].rate));
@@ -126,17 +126,10 @@ fn machine(devices: &[DeviceOptions], left: impl Fn(u64) -> u64) -> ScheduleMach
         to_device,
         to_host,
     };
-    ScheduleMachine {
-        devices: devices.iter().map(device).collect(),
-        uplink: Some(down.min(up)),
-        peer: Some(peer),
-        between_hosts: None,
-        per_task: 0.0,
-        counts_buffers: true,
-    }
+    ScheduleMachine { devices: devices.iter().map(device).collect(), uplink: down.min(up), peer }
 }
 
-/// The same with the pack of every node given.
+/// The planners of all devices, for given packs of nodes.
 pub fn pipelined_as(
     train: &Graph,
     evaluate: Option<&Graph>,
@@ -147,7 +140,7 @@ pub fn pipelined_as(
     let ranks = set.devices.len() as u32;
     let options = set.first();
     let slice = slice_of(sizes, options.partials.max(1))?;
-    let cost = |id: NodeId| seconds(train, id, &slice, &options.rates);
+    let cost = options.rates.of_nodes(train, &slice);
     let packs = pack_of.iter().max().map_or(1, |last| last + 1);
     let placement = Placement {
         devices: ranks,
@@ -158,7 +151,7 @@ pub fn pipelined_as(
     let mut seconds_of = vec![[0.0; 2]; packs as usize];
     for (id, (node, pack)) in train.nodes.iter().zip(&placement.pack_of).enumerate() {
         if node.phase != Phase::Update {
-            seconds_of[*pack as usize][usize::from(node.phase == Phase::Backward)] += cost(NodeId(id as u32));
+            seconds_of[*pack as usize][usize::from(node.phase == Phase::Backward)] += cost[id];
         }
     }
     let lines = pipeline(train, &placement)?;
@@ -180,17 +173,8 @@ pub fn pipelined_as(
             (train, evaluate, options)
         });
     each(&*set.for_each, graphs.collect(), |(train, evaluate, options)| {
-        Ok(Planner::of_graphs(train, evaluate, options)?)
+        Ok(Planner::of_graphs(train, evaluate, HashMap::new(), options)?)
     })
-}
-
-fn seconds(graph: &Graph, id: NodeId, slice: &Bindings, rates: &Rates) -> f64 {
-    let node = &graph.nodes[id.index()];
-    if node.op.def().is_view() {
-        return 0.0;
-    }
-    let bind = |dim: &Dim| dim.bind(slice).unwrap_or(0) as f64;
-    rates.seconds(graph.flops(node).as_ref().map_or(0.0, bind), bind(&graph.bytes(node)))
 }
 
 /// The device of every weight and state.
@@ -198,7 +182,7 @@ fn residences(lines: &[Line]) -> HashMap<String, u32> {
     let mut residences = HashMap::new();
     for (device, line) in lines.iter().enumerate() {
         for (_, role, info) in line.graph.inputs() {
-            if matches!(role, Role::Weight(_) | Role::State(_)) {
+            if role.persists() {
                 residences.insert(info.name.clone(), device as u32);
             }
         }
@@ -206,7 +190,7 @@ fn residences(lines: &[Line]) -> HashMap<String, u32> {
     residences
 }
 
-/// The graphs that evaluate, each node where its weights are, or else where what it reads is made.
+/// The evaluation graphs: each node is on the device of its weights, or else of its operands.
 fn evaluation(
     graph: &Graph,
     trained: &Placement,
@@ -215,10 +199,7 @@ fn evaluation(
     let mut device_of: Vec<u32> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let weight = node.ins.iter().find_map(|v| residences.get(&graph.value(*v).name));
-        let mut made = node.ins.iter().filter_map(|v| match graph.value(*v).origin {
-            Origin::Node { node, .. } => Some(device_of[node.index()]),
-            Origin::Input(_) => None,
-        });
+        let mut made = node.ins.iter().filter_map(|v| Some(device_of[graph.maker(*v)?.index()]));
         device_of.push(weight.copied().or(made.next_back()).unwrap_or(0));
     }
     let packs = (0..trained.devices).collect();

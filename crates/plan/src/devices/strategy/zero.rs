@@ -54,7 +54,7 @@ pub fn sharded(
         };
         let shards = boxes.iter().map(shard).collect();
         let train = DeviceGraph { graph, turns: None, whole: Arc::clone(&whole) };
-        Ok(Planner::of_shards(train, evaluate, shards, options)?)
+        Ok(Planner::of_graphs(train, evaluate, shards, options)?)
     };
     each(&*set.for_each, (0..).zip(shares(set, WorkSharing::Shards)?).collect(), planner)
 }

@@ -1,24 +1,22 @@
-//! How transfers share links. A transfer goes in chunks; each chunk takes its turn on every link of its route,
-//! whoever came first, and is across when the last of them has carried it. The simulation and the links
-//! of a running box both go by this.
+//! How transfers share links, in simulations and in runs. A transfer is sent in chunks. Each chunk queues at every link of
+//! its route, first come first served, and arrives when the last link has carried it.
 
 use super::Topology;
 
-/// Seconds that a chunk should take: how long others wait for their turn. Who sends beside kernels takes a core from them
-/// for every chunk, and what it costs to change threads.
+/// Seconds that a chunk should take: shorter chunks cost more switches between threads, longer ones make others wait.
 const TURN: f64 = 2e-3;
 /// Fewest and most bytes of a chunk.
 const CHUNK: (u64, u64) = (16 << 10, 4 << 20);
 
-/// When each link has carried all that it was given.
+/// The state of all links.
 #[derive(Clone, Debug)]
 pub struct Booking {
     free: Vec<f64>,
     per_byte: Vec<f64>,
     latency: Vec<f64>,
-    /// Bytes over each link so far, and seconds it was at work.
+    /// Bytes over each link so far.
     pub bytes: Vec<u64>,
-    /// See above.
+    /// Busy seconds of each link so far.
     pub busy: Vec<f64>,
 }
 
@@ -95,7 +93,7 @@ impl Transfer {
         if waits {
             (self.anchor, self.since) = (end, 0);
         } else {
-            // What nobody holds up takes exactly as long as all its bytes do.
+            // A transfer that never waits takes exactly the time of its bytes.
             end = self.anchor + self.since as f64 * self.slowest;
             for &link in route {
                 let free = &mut booking.free[link as usize];

@@ -2,7 +2,8 @@
 //! lived lowest; the others take the room these leave, going forwards and backwards in time. Where that leads
 //! too high, that moment is tried next.
 
-use super::{Free, Lifespan, aligned};
+use super::{Events, Free, Lifespan, aligned};
+use std::cmp::Reverse;
 
 /// Moments that are tried.
 const MOMENTS: usize = 6;
@@ -10,7 +11,7 @@ const MOMENTS: usize = 6;
 /// What buffers are ordered by.
 type Rank = fn(&Lifespan) -> (i64, i64);
 
-/// Orders of what is in use at the moment, from the lowest up.
+/// Orders of the buffers in use at the moment, from the lowest up.
 const ORDERS: [Rank; 3] = [
     |span| (-i64::from(span.end - span.start), i64::from(span.start)),
     |span| (-i64::from(span.end), i64::from(span.start)),
@@ -25,7 +26,9 @@ pub(super) fn improve(spans: &[Lifespan], enough: u64, at_leisure: bool, best: &
     let last = spans.iter().map(|s| s.end).max().unwrap_or(0);
     let mirrored: Vec<Lifespan> =
         spans.iter().map(|s| Lifespan { start: last - s.end, end: last - s.start, ..*s }).collect();
-    let (ahead, behind) = (Half::of(spans), Half::of(&mirrored));
+    // Longest first among those that come together.
+    let [ahead, behind] =
+        [spans, &mirrored].map(|spans| Events::of(spans, |span| Reverse((span.end, span.bytes))));
     for order in ORDERS.into_iter().take(if at_leisure { ORDERS.len() } else { 1 }) {
         let mut moment = busiest(spans, last);
         let mut tried = Vec::new();
@@ -72,25 +75,8 @@ fn busiest(spans: &[Lifespan], last: u32) -> u32 {
     most.1
 }
 
-/// The spans in the order they come, longest first among those that come together, and in the order they go.
-struct Half {
-    by_start: Vec<u32>,
-    by_end: Vec<u32>,
-}
-
-impl Half {
-    fn of(spans: &[Lifespan]) -> Half {
-        let all = || (0..spans.len() as u32).filter(|&i| spans[i as usize].bytes > 0);
-        let (mut by_start, mut by_end): (Vec<u32>, Vec<u32>) = (all().collect(), all().collect());
-        let span = |i: u32| spans[i as usize];
-        by_start
-            .sort_unstable_by_key(|&i| (span(i).start, std::cmp::Reverse((span(i).end, span(i).bytes)), i));
-        by_end.sort_unstable_by_key(|&i| (span(i).end, i));
-        Half { by_start, by_end }
-    }
-
-    /// Places all that comes after a moment, around what is placed below `top` then. The height reached, and
-    /// when.
+impl Events {
+    /// Places the buffers that come after a moment; those of the moment lie below `top`. The height reached, and when.
     fn place(&self, spans: &[Lifespan], moment: u32, top: u64, offsets: &mut [u64]) -> (u64, u32) {
         let mut free = Free { pieces: Vec::new(), top };
         let (mut high, mut at) = (top, moment);

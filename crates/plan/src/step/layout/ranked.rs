@@ -8,8 +8,8 @@ const PASSES: usize = 80;
 /// With no more buffers than that, one pass is worth it if as large a share is lost.
 const FEW: (usize, u64) = (10_000, 10);
 
-/// Improves on the best layout so far, until it is no higher than `enough` or about so many pairs of buffers
-/// have been looked at.
+/// Improves on the best layout so far, until it is no higher than `enough` or about `pairs` pairs of buffers were
+/// compared.
 pub(super) fn improve(spans: &[Lifespan], enough: u64, pairs: usize, best: &mut (Vec<u64>, u64)) {
     if best.1 <= enough {
         return;

@@ -1,6 +1,6 @@
-//! How long nodes take by what was measured of nodes like them: of the same family, with nearly as much to do.
-//! Between points it is not seconds that are averaged but how far they are from a [`Roofline`], so that small sizes,
-//! caches and tiles show in the points and size itself in the roofline.
+//! Seconds of nodes by measurements of similar nodes: of the same family, with about the same load. Between points the
+//! ratio to a [`Roofline`] is averaged, not the seconds: the roofline scales with size, and the points add the effects
+//! of caches and tiles.
 
 use super::Rates;
 use super::roofline::{Roofline, is_narrow};
@@ -8,20 +8,20 @@ use gulliver_graph::work::Load;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What one kind of node was measured to take.
+/// A measurement of one kind of node.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "[f64; 10]", into = "[f64; 10]")]
 pub struct CurvePoint {
-    /// What it had to do.
+    /// Its load.
     pub load: Load,
-    /// Seconds when nothing disturbs it: a tenth of the repetitions were as fast.
+    /// Undisturbed seconds: the fastest tenth of the repetitions.
     pub seconds: f64,
-    /// How much longer it takes as a rule, as a share.
+    /// The share by which it typically takes longer.
     pub spread: f64,
 }
 
 impl CurvePoint {
-    /// Seconds as a rule.
+    /// Typical seconds.
     pub fn typical(&self) -> f64 {
         self.seconds * (1.0 + self.spread)
     }
@@ -40,37 +40,35 @@ impl From<CurvePoint> for [f64; 10] {
     }
 }
 
-/// How much more than its own time a collective takes from kernels whose core it has: they find the cache full of what it has
-/// copied. Seven networks, in turns with and without collectives beside kernels, lost 2.06 times as much to them.
+/// Seconds that kernels lose per second of a collective on their core, which also evicts their data from the cache.
 const LEAVES: f64 = 2.0;
 
-/// What a collective costs whoever comes to it, however fast the links are: threads are woken up, and bytes are copied
-/// and added by the cores that compute.
+/// The time of a device that a collective takes, whatever the links: threads are woken, and the cores that compute copy
+/// and add bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CollectivePrice {
-    /// Seconds of one at which next to nothing is exchanged.
+    /// Seconds of a collective without bytes.
     pub call: f64,
-    /// Seconds for each byte taken from others.
+    /// Seconds per byte received.
     pub byte: f64,
-    /// Seconds more of one that is held beside kernels which have all cores: its thread has to get one of them.
+    /// Additional seconds beside kernels that use all cores: its thread has to get one of them.
     #[serde(default)]
     pub beside: f64,
 }
 
 impl CollectivePrice {
-    /// Seconds of one that brings so many bytes.
+    /// Seconds of a collective that receives this many bytes.
     pub fn seconds(&self, bytes: f64) -> f64 {
         self.call + self.byte * bytes
     }
 
-    /// Seconds that kernels lose to one that is held beside them, on the cores they have.
+    /// Seconds that kernels lose to a collective on their cores.
     pub fn lost(&self, bytes: f64) -> f64 {
         LEAVES * self.seconds(bytes)
     }
 
-    /// What explains best how long collectives took: of each, the bytes it brought and its seconds once all had come, of
-    /// those that devices only waited for, and of those that were beside kernels: what these took beyond that, on
-    /// average.
+    /// Fits measured (bytes, seconds) of collectives that devices waited for, and of those beside kernels: `beside` is the
+    /// mean of the additional seconds of the latter. Seconds count from when all devices have come.
     pub fn fitted(met: &[[f64; 2]], beside: &[[f64; 2]]) -> CollectivePrice {
         let [call, byte] = explained(if met.is_empty() { beside } else { met });
         let more: f64 = beside.iter().map(|[bytes, seconds]| seconds - call - byte * bytes).sum();
@@ -78,12 +76,11 @@ impl CollectivePrice {
     }
 }
 
-/// Rounds in which what was explained before says how much each counts.
+/// Rounds of reweighting.
 const WEIGHED: usize = 20;
 
-/// Seconds of a call and of each byte that explain best what took how long: of each, bytes and seconds. Least squares,
-/// each over the seconds explained: small ones count beside large ones, and all of them together are explained to take
-/// as long as they did. Shares of the seconds taken would be met best by what the quickest took.
+/// Fits seconds of a call and per byte to (bytes, seconds), by least squares weighted with the inverse of the fitted
+/// seconds: small rows count beside large ones, and the sum of the fitted seconds is that of the measured ones.
 pub fn explained(taken: &[[f64; 2]]) -> [f64; 2] {
     let mut found = weighed(taken, |_| 1.0);
     for _ in 0..WEIGHED {
@@ -103,12 +100,12 @@ fn weighed(taken: &[[f64; 2]], weight: impl Fn(&[f64; 2]) -> f64) -> [f64; 2] {
     match (call > 0.0, byte > 0.0) {
         (true, true) => [call, byte],
         (true, false) => [alone(s, n), 0.0],
-        // Also if they cannot be told apart.
+        // Also if the rows do not determine both.
         _ => [0.0, alone(s, b)],
     }
 }
 
-/// Points of one way to use the machine.
+/// Measurements for one number of devices and of threads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curves {
     /// Threads of a device.
@@ -117,52 +114,49 @@ pub struct Curves {
     pub devices: usize,
     /// Seconds that pass between two nodes.
     pub between: f64,
-    /// What a collective with other devices takes of a device's time, if that was measured.
+    /// The price of collectives, if it was measured.
     #[serde(default)]
     pub collective: Option<CollectivePrice>,
-    /// How much longer the slowest of several devices takes for a little work than they do on average, as a share.
+    /// The share by which the slowest of several devices takes longer than the mean for short work.
     #[serde(default)]
     pub uneven: f64,
     /// The power of its length by which longer work is less uneven.
     #[serde(default = "at_random")]
     pub fades: f64,
-    /// Seconds by which devices that waited for a link for long go on later than it lets them.
+    /// Seconds by which devices continue late after a long wait for a link.
     #[serde(default)]
     pub resumes: f64,
-    /// Seconds around the steps of several devices, in which inputs are fed and results read: of a step, and of each
-    /// byte fed.
+    /// Seconds to feed inputs and read results: per step, and per byte fed.
     #[serde(default)]
     pub around: [f64; 2],
     /// The roofline.
     pub rates: Rates,
     /// By family.
     pub families: BTreeMap<String, Vec<CurvePoint>>,
-    /// The same device while the others are at rest, if that was measured.
+    /// The same while the other devices are idle, if that was measured.
     #[serde(skip)]
     pub alone: Option<Box<Curves>>,
-    /// Rooflines of families that have one of their own; see [`Curves::fitted`].
+    /// Rooflines of families, filled in by [`Curves::fitted`].
     #[serde(skip)]
     pub rooflines: BTreeMap<String, Roofline>,
 }
 
-/// As noise fades that has nothing to do with that of a moment before.
+/// The power for independent noise.
 fn at_random() -> f64 {
     0.5
 }
 
 /// Points that are averaged, nearest first.
 const NEAREST: usize = 8;
-/// Square of a distance, in logarithms of sizes, below which points are as good as the same.
+/// Squared distance, in logarithms of sizes, below which points count about equally.
 const SAME: f64 = 0.01;
-/// Elements of a row beyond which a larger power of two makes no difference: a page.
+/// Largest power of two of a row's length that matters: a page.
 const EVEN: u64 = 1024;
-/// How much more than of another size it counts what the rows of a node that sums no products are: each is a loop of its
-/// own. Normalising rows of 2 numbers takes ten times as long for a number as those of 48, however many there are.
+/// Weight of the row length, relative to other sizes, for nodes that sum no products: each row is a loop of its own.
 const ROWS: f64 = 10.0;
 
 impl Curves {
-    /// Of so many devices of so many threads, with points by family, and nothing known yet of what is between and around
-    /// them.
+    /// Points by family, without overheads between and around nodes.
     pub fn of(
         [threads, devices]: [usize; 2],
         rates: Rates,
@@ -184,7 +178,7 @@ impl Curves {
         }
     }
 
-    /// With rooflines fitted to the points of every family of sums of products.
+    /// The curves with a roofline for every family of sums of products.
     pub fn fitted(mut self) -> Curves {
         let products =
             self.families.iter().filter(|(_, points)| points.iter().any(|p| p.load.extents[5] > 1.0));
@@ -193,7 +187,7 @@ impl Curves {
         self
     }
 
-    /// Seconds of a node of this family, if anything like it was measured.
+    /// Seconds of a node of this family, if a similar one was measured.
     pub fn seconds(&self, family: &str, load: &Load) -> Option<f64> {
         let mut points = self.like(family)?;
         // Narrow results have kernels of their own.
@@ -220,7 +214,7 @@ impl Curves {
         seconds.is_finite().then_some(seconds)
     }
 
-    /// Points of the family, or of those that have as many words as possible in common with it.
+    /// Points of the family, or of the families with the longest common prefix of words.
     fn like(&self, family: &str) -> Option<Vec<&CurvePoint>> {
         let mut prefix = family;
         loop {
@@ -240,8 +234,7 @@ impl Curves {
     }
 }
 
-/// Sizes as logarithms, and how evenly rows fall into the sets of a cache: rows as long as a large power of two share
-/// few of them.
+/// Logarithms of sizes, and of the power of two in the row length: rows of a large power of two share few cache sets.
 fn place(load: &Load) -> [f64; 8] {
     let [a, b, c, d, e, columns] = load.extents;
     let row = e.max(1.0) as u64;

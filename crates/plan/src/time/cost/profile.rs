@@ -1,20 +1,19 @@
-//! How fast one machine was measured to be: its kernels in several ways of using it, its links, and what more
-//! threads bring.
+//! Measured speeds of a machine: kernels for several numbers of devices and threads, links, and scaling with threads.
 
 use super::Curves;
 use crate::document::links::Links;
 use serde::{Deserialize, Serialize};
 
-/// What so many threads reach together.
+/// Speed of several threads together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scaling {
-    /// How many.
+    /// The number of threads.
     pub threads: usize,
-    /// Floating-point operations a second.
+    /// Floating-point operations per second.
     pub flops: f64,
-    /// Bytes read and written a second by copies beyond the caches.
+    /// Bytes read and written per second by copies beyond the caches.
     pub bytes: f64,
-    /// From the lowest to the highest of repetitions, as a share of the median; the larger of both.
+    /// The range of repetitions as a share of their median; the larger of both.
     pub spread: f64,
 }
 
@@ -23,19 +22,19 @@ pub struct Scaling {
 pub struct MachineProfile {
     /// Cores of the machine.
     pub cores: usize,
-    /// Which processor it has, in its own words.
+    /// Its processor, as it names itself.
     pub processor: String,
-    /// Bytes a second over its links.
+    /// Bytes per second over its links.
     pub links: Links,
     /// By number of threads, from 1.
     pub scaling: Vec<Scaling>,
-    /// By way of using it.
+    /// By number of devices and threads.
     pub curves: Vec<Curves>,
 }
 
 impl MachineProfile {
-    /// The curves of so many devices of so many threads each: as measured, or scaled from the most similar way
-    /// that was. Those of several know how fast one is while the others are at rest.
+    /// The curves for a number of threads and devices, measured or scaled from the nearest measured ones. For several
+    /// devices they include the speed while the others are idle.
     pub fn at(&self, threads: usize, devices: usize) -> Option<Curves> {
         let mut curves = self.scaled(threads, devices)?;
         if devices > 1 {
@@ -58,7 +57,7 @@ impl MachineProfile {
         Some(curves.fitted())
     }
 
-    /// Which of the curves are of the most similar way that was measured.
+    /// The index of the nearest measured curves.
     pub fn nearest(&self, threads: usize, devices: usize) -> Option<usize> {
         let apart = |a: usize, b: usize| (a.max(1) as f64 / b.max(1) as f64).ln().abs();
         let distance = |c: &Curves| apart(c.threads, threads) + apart(c.devices, devices);
@@ -66,7 +65,7 @@ impl MachineProfile {
         all.min_by(|&a, &b| distance(&self.curves[a]).total_cmp(&distance(&self.curves[b])))
     }
 
-    /// Floating-point operations a second of so many threads; no more than all cores have.
+    /// Floating-point operations per second of some threads, at most those of all cores.
     fn flops(&self, threads: usize) -> f64 {
         let enough = self.scaling.iter().find(|s| s.threads >= threads);
         enough.or(self.scaling.last()).map_or(f64::NAN, |s| s.flops)

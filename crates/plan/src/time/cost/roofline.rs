@@ -1,22 +1,21 @@
-//! How long a kernel takes by what it has to do: a weighted sum of operations, elements of its operands and result, and
-//! one call. Weights of a family are fitted to its points where sums of products read weights, images and results at
-//! different speeds; elsewhere they are those of the machine.
+//! Seconds of a kernel as a weighted sum of its operations, the elements of its operands and result, and one call. For
+//! sums of products the weights are fitted to the points of a family; elsewhere they are those of the machine.
 
 use super::{CurvePoint, Rates};
 use gulliver_graph::work::Load;
 
-/// Elements of a vector that the columns of a product are made up to.
+/// Columns of a product are padded to a multiple of this.
 const LANES: f64 = 16.0;
-/// A product with fewer columns does not fill vectors and is computed in another way.
+/// A product with fewer columns does not fill vectors and has another kernel.
 const NARROW: f64 = 12.0;
-/// How many points the machine's own rates count for in a fit.
+/// Weight of the machine's rates in a fit, in points.
 const PRIOR: f64 = 0.01;
-/// Rounds of a fit, each of which improves every weight in turn.
+/// Rounds of coordinate descent.
 const ROUNDS: usize = 300;
 /// Operations, elements of first operand, second operand and first result, and one call.
 const TERMS: usize = 5;
 
-/// Seconds for one of each thing a kernel has to do.
+/// Seconds per unit of each term.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Roofline([f64; TERMS]);
 
@@ -33,14 +32,14 @@ fn terms(load: &Load) -> [f64; TERMS] {
 }
 
 impl Roofline {
-    /// That of the machine: operations and bytes at its rates.
+    /// The roofline of the machine's rates.
     pub(super) fn plain(rates: &Rates) -> Roofline {
         let element = 4.0 / rates.bytes;
         Roofline([1.0 / rates.flops, element, element, element, rates.call])
     }
 
-    /// What explains the points of a family best: least squares of shares of their seconds over weights that are not
-    /// below zero, drawn a little to those of the machine.
+    /// The roofline that fits the points of a family: nonnegative least squares of relative errors, with the machine's
+    /// rates as a weak prior.
     pub(super) fn fitted(rates: &Rates, points: &[CurvePoint]) -> Roofline {
         let plain = Roofline::plain(rates);
         let wide: Vec<&CurvePoint> = points.iter().filter(|point| !is_narrow(&point.load)).collect();
@@ -50,7 +49,7 @@ impl Roofline {
             return plain;
         };
         let start = plain.0.map(|weight| weight * scale);
-        // What each term takes of each point's seconds at the weights to start from; factors for them are sought.
+        // By point: the share of its seconds in each term, at the initial weights. The fit finds factors for the weights.
         let row = |point: &&CurvePoint| {
             let terms = terms(&point.load);
             std::array::from_fn::<f64, TERMS, _>(|i| start[i] * terms[i] / point.typical())
@@ -71,7 +70,7 @@ impl Roofline {
         if fitted.0.iter().all(|weight| weight.is_finite()) { fitted } else { plain }
     }
 
-    /// Seconds of a kernel that has so much to do.
+    /// Seconds of a kernel with this load.
     pub(super) fn seconds(&self, load: &Load) -> f64 {
         self.0.iter().zip(terms(load)).map(|(weight, term)| weight * term).sum::<f64>().max(1e-9)
     }

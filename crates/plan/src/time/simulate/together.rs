@@ -1,44 +1,41 @@
-//! How long the plans of several devices take together. Streams of each device do their steps as in
-//! [`simulate`](super::simulate); at a collective all wait for the last to come and leave together; and whatever
-//! passes a link takes turns with all else that does.
+//! The simulated time of the plans of several devices together. Streams of each device do their steps as in
+//! [`simulate`](super::simulate). All ranks of a collective wait for the last one and continue together. Transfers over
+//! one link share it.
 
-use super::{ADDED, Ran, Timing, per_byte, tier};
-use crate::document::collectives::inline_collectives;
-use crate::document::collectives::with_collective;
+use super::{ADDED, Ran, Timing, per_byte};
+use crate::document::collectives::{inline_collectives, with_collective};
 use crate::document::ledger::Ledger;
 use crate::document::links::Links;
 use crate::document::plan::{Act, BufferRange, Plan, PlanStream, STREAMS, Tier};
 use crate::document::timeline::StepSpan;
 use crate::document::topology::booking::{Booking, Transfer};
 use crate::document::topology::{Site, Topology};
-use gulliver_graph::dim::Bindings;
 use gulliver_graph::graph::{Graph, NodeId};
 use serde::Serialize;
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// One of the devices: its plan, and how fast it is.
+/// The plan of one device, and its speeds.
 #[derive(Clone, Copy)]
 pub struct RankPlan<'a> {
-    /// What is computed.
+    /// Its graph.
     pub graph: &'a Graph,
-    /// When and where.
+    /// Its plan.
     pub plan: &'a Plan,
-    /// Seconds of its nodes while all devices are at work; of a collective, those that it takes at least, whatever the
-    /// links.
+    /// Seconds of its nodes while all devices compute; of a collective, the least, whatever the links.
     pub seconds: &'a dyn Fn(NodeId) -> f64,
-    /// Seconds of its nodes while the others are at rest; none if that makes no difference.
+    /// Seconds of its nodes while the other devices are idle; none if they are the same.
     pub alone: Option<&'a dyn Fn(NodeId) -> f64>,
-    /// Of each collective that is held beside kernels, as there is no core for who holds it: seconds taken from kernels,
-    /// and seconds it takes at least. None if there are cores.
+    /// For collectives beside kernels that use all cores: seconds that kernels lose, and the least seconds of the
+    /// collective. None if there is a free core.
     pub taken: Option<&'a dyn Fn(NodeId) -> [f64; 2]>,
     /// How late it may come to collectives.
     pub uneven: Unevenness,
-    /// How fast its own links are where the topology has none.
+    /// Speeds of its links where the topology has none.
     pub links: &'a Links,
 }
 
-/// What all devices come to together.
+/// The result of a simulation of all devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JointTiming {
     /// Seconds until the last device is done.
@@ -47,142 +44,95 @@ pub struct JointTiming {
     pub devices: Vec<Timing>,
     /// By link of the topology.
     pub links: Vec<LinkUse>,
-    /// Every step that does something; those of one stream in order.
+    /// Every step that takes time; those of one stream in order.
     pub spans: Vec<StepSpan>,
 }
 
-/// What passes a link.
+/// The traffic of a link.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LinkUse {
     /// Its name.
     pub name: String,
     /// Bytes over it.
     pub bytes: u64,
-    /// Seconds it is at work.
+    /// Busy seconds.
     pub busy: f64,
 }
 
-/// Devices that would wait for ever.
+/// Devices that would wait forever.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("device {device} waits for ever at step {step} ({what}); {missing} does not come")]
+#[error("device {device} waits forever at step {step} ({what}); {missing} does not come")]
 pub struct SimulatedDeadlock {
-    /// One of them.
+    /// One of the waiting devices.
     pub device: u32,
     /// Index of the step at which it waits.
     pub step: u32,
-    /// What it waits for.
+    /// The collective or streams that it waits for.
     pub what: String,
-    /// For whom.
+    /// The devices that do not come.
     pub missing: String,
 }
 
-/// Bytes that one step of every plan brings over each link, by link of the topology.
-pub fn over_links(plans: &[(&Graph, &Plan)], topology: &Topology) -> Vec<u64> {
-    let mut bytes = vec![0; topology.links().len()];
-    for (device, (graph, plan)) in plans.iter().enumerate() {
-        let own = device as u32;
-        let mut count = |from, to, n: u64| {
-            topology.route(from, to).iter().for_each(|&link| bytes[link as usize] += n);
-        };
-        let due = Collectives::of(graph, plan);
-        for step in &plan.steps {
-            match &step.act {
-                Act::Move { from, to } => count(site(plan, from, own), site(plan, to, own), from.bytes),
-                Act::Exchange { node, .. } => {
-                    for (other, n) in due.get(*node).into_iter().flat_map(|due| &due.takes) {
-                        count(Site::Device(*other), Site::Device(own), *n);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-    bytes
-}
-
 fn site(plan: &Plan, place: &BufferRange, device: u32) -> Site {
-    match tier(plan, place) {
+    match plan.tier(place) {
         Tier::Device => Site::Device(device),
         Tier::Host => Site::Host,
         Tier::Disk => Site::Disk,
     }
 }
 
-/// A collective that a device comes to.
+/// A collective of a device's plan.
 struct Due {
     number: u32,
     ranks: Vec<u32>,
-    /// Bytes taken of each of the others, in order.
+    /// Bytes received from each of the other ranks, in order.
     takes: Vec<(u32, u64)>,
 }
 
-/// All collectives of a plan.
-struct Collectives {
-    all: Vec<Due>,
-    /// By node: its place among them, or their number.
-    at: Vec<u32>,
-}
-
-impl Collectives {
-    fn of(graph: &Graph, plan: &Plan) -> Collectives {
-        let mut sizes = Bindings::new();
-        plan.sizes.iter().for_each(|(symbol, n)| sizes.set(symbol, *n));
-        let mut collectives = Collectives { all: Vec::new(), at: vec![u32::MAX; graph.nodes.len()] };
-        for step in &plan.steps {
-            let Act::Exchange { node, .. } = step.act else { continue };
-            if collectives.at[node.index()] != u32::MAX {
-                continue;
-            }
-            let due = with_collective(&graph.nodes[node.index()], &sizes, |what| Due {
-                number: what.collective,
-                ranks: what.ranks.clone(),
-                takes: what.by_rank(),
-            });
-            if let Some(due) = due {
-                collectives.at[node.index()] = collectives.all.len() as u32;
-                collectives.all.push(due);
-            }
-        }
-        collectives
-    }
-
-    fn get(&self, node: NodeId) -> Option<&Due> {
-        self.all.get(self.at[node.index()] as usize)
-    }
+/// The collectives of a plan, by node.
+fn collectives(graph: &Graph, plan: &Plan) -> Vec<Option<Due>> {
+    let sizes = plan.bindings();
+    let due = |node| {
+        with_collective(node, &sizes, |what| Due {
+            number: what.collective,
+            ranks: what.ranks.clone(),
+            takes: what.by_rank(),
+        })
+    };
+    graph.nodes.iter().map(due).collect()
 }
 
 impl Due {
-    /// Whether there is anybody to wait for.
+    /// Whether it has other ranks.
     fn others(&self) -> bool {
         self.ranks.iter().any(|rank| *rank != self.ranks[0])
     }
 }
 
-/// Seconds of work that are a little.
+/// Seconds of work that count as short.
 const LITTLE: f64 = 3e-3;
-/// Seconds of waiting for a link after which devices go on half as late as after long ones: somebody else may have taken a
-/// core in that time only, and it has hardly slowed down.
+/// Seconds of waiting for a link after which a device continues half as late as after a long wait.
 const SOON: f64 = 5e-4;
 
-/// How uneven devices of the same kind are, as others use the machine too.
+/// How uneven devices of the same kind are, since other programs use the machine too.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Unevenness {
-    /// How much longer the slowest of all devices takes for a little work than they do on average, as a share.
+    /// The share by which the slowest of all devices takes longer than the mean for short work.
     pub share: f64,
-    /// The power of its length by which longer work is less uneven: 0 if who is slow stays so, a half if that changes
-    /// all the time.
+    /// The power of its length by which longer work is less uneven: 0 if a slow device stays slow, 0.5 if that changes
+    /// at random.
     pub fades: f64,
-    /// Seconds by which they go on later than a link lets them that they waited for, if that was for long.
+    /// Seconds by which devices continue late after a long wait for a link.
     pub resumes: f64,
 }
 
 impl Unevenness {
-    /// How late the slowest of several devices comes to a collective, after so many seconds of work.
+    /// How late the slowest of several devices comes to a collective after some seconds of work.
     fn late(&self, seconds: f64) -> f64 {
         self.share * seconds * (1.0 + seconds / LITTLE).powf(-self.fades)
     }
 
-    /// How late all go on that have waited for a link for so many seconds.
+    /// How late devices continue after waiting for a link for some seconds.
     fn resumed(&self, waited: f64) -> f64 {
         self.resumes * waited / (waited + SOON)
     }
@@ -195,10 +145,10 @@ fn after(earlier: f64, late: f64) -> f64 {
     if scale > 0.0 { scale * (-earlier / scale).exp().ln_1p() } else { 0.0 }
 }
 
-/// How often devices are timed anew, each time with kernels as fast as the time before says that others are at rest.
+/// Times that the simulation is repeated, each with kernel times by how busy the other devices were in the last one.
 const AGAIN: usize = 3;
 
-/// Times the plans of all devices at once, by their numbers. Fails if they would wait for each other for ever.
+/// Times the plans of all devices together, by rank. Fails if they would wait for each other forever.
 pub fn together(ranks: &[RankPlan], topology: &Topology) -> Result<JointTiming, SimulatedDeadlock> {
     let mut found = timed(ranks, topology, &[])?;
     if ranks.len() > 1 && ranks.iter().any(|rank| rank.alone.is_some()) {
@@ -211,8 +161,8 @@ pub fn together(ranks: &[RankPlan], topology: &Topology) -> Result<JointTiming, 
     Ok(found)
 }
 
-/// By device and step of the computation, how many of the other devices compute meanwhile, as a share of all others.
-/// Of each of several devices it takes the number of its plan's steps.
+/// By device and compute step: the share of the other devices that compute meanwhile. `steps` are the numbers of steps of
+/// the devices' plans, of which there are several.
 pub fn crowds(steps: &[usize], spans: &[StepSpan]) -> Vec<Vec<f32>> {
     let computing = |device: usize| {
         spans.iter().filter(move |s| s.device as usize == device && s.stream == PlanStream::Compute)
@@ -238,7 +188,7 @@ pub fn crowds(steps: &[usize], spans: &[StepSpan]) -> Vec<Vec<f32>> {
     all
 }
 
-/// Times all devices once; kernels take as long as it says how crowded they are, or as if all were at work.
+/// Times all devices once. Kernel times depend on `crowds`; without it, all other devices count as busy.
 fn timed(
     ranks: &[RankPlan],
     topology: &Topology,
@@ -250,6 +200,7 @@ fn timed(
         topology,
         devices: ranks.iter().map(State::new).collect(),
         booking: Booking::new(topology),
+        transfers: Vec::new(),
         events: BinaryHeap::new(),
         open: HashMap::new(),
         spans: Vec::with_capacity(steps),
@@ -262,29 +213,30 @@ fn timed(
         }
     }
     all.advance();
-    while let Some(event) = all.events.pop() {
-        all.send(event);
+    while let Some(Reverse((.., transfer))) = all.events.pop() {
+        all.send(transfer);
         all.advance();
     }
     all.finish()
 }
 
-/// How far a device has got.
+/// The progress of a device.
 struct State {
     timing: Timing,
-    /// When each stream is done with what it has begun.
+    /// By stream: when its last started step ends.
     free: [f64; STREAMS.len()],
-    /// When each step is done; not a number until that is known.
+    /// By step: when it ends; NaN until that is known.
     done: Vec<f64>,
-    /// Steps of each stream of which it is not known yet when they will be done.
+    /// By stream: steps whose end is not known yet.
     waiting: [VecDeque<u32>; STREAMS.len()],
-    /// Whether the first of them is under way.
+    /// By stream: whether the first of them has started.
     under_way: [bool; STREAMS.len()],
     ran: Ran,
-    due: Collectives,
-    /// Seconds of kernels since the computation last waited for somebody: what it may be late by.
+    /// By node.
+    due: Vec<Option<Due>>,
+    /// Seconds of kernels since the computation last waited: its lateness grows with them.
     since: f64,
-    /// By step, whether it is a collective that the computation would do nothing but wait for.
+    /// By step: whether it is a collective that runs inline.
     here: Vec<bool>,
 }
 
@@ -297,19 +249,19 @@ impl State {
             waiting: Default::default(),
             under_way: [false; STREAMS.len()],
             ran: Ran::default(),
-            due: Collectives::of(rank.graph, rank.plan),
+            due: collectives(rank.graph, rank.plan),
             since: 0.0,
             here: inline_collectives(rank.plan),
         }
     }
 }
 
-/// A collective to which somebody has come.
+/// A collective to which a rank has come.
 #[derive(Default)]
 struct Open {
-    /// Who, at which step, when, and when what it brings was computed.
+    /// Device, step, when it came, and when its operand was computed.
     came: Vec<(usize, usize, f64, f64)>,
-    /// When it began, how many have taken all they need, when links had carried all of it, and when it is over.
+    /// When it began, how many ranks have received all, when links had carried all of it, and when it ends.
     began: f64,
     served: usize,
     carried: f64,
@@ -325,32 +277,10 @@ struct Event<'a> {
     device: usize,
     step: usize,
     began: f64,
-    /// Of those that a collective asks for, which one.
+    /// For a collective: the index of the transfer among those of the device.
     part: usize,
-    /// Chunks sent so far: of those that are ready at the same time, whoever has sent least is first.
+    /// Chunks sent so far: of transfers ready at the same time, the one with fewest is first.
     sent: u64,
-}
-
-impl PartialEq for Event<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Event<'_> {}
-
-impl PartialOrd for Event<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Event<'_> {
-    /// The greatest is what happens first.
-    fn cmp(&self, other: &Self) -> Ordering {
-        let ready = other.transfer.ready().total_cmp(&self.transfer.ready());
-        ready.then_with(|| (other.sent, other.device, other.step).cmp(&(self.sent, self.device, self.step)))
-    }
 }
 
 /// The collective of a step, and its node.
@@ -358,7 +288,7 @@ fn due_at<'s>(ranks: &[RankPlan], devices: &'s [State], device: usize, step: usi
     let Act::Exchange { node, .. } = ranks[device].plan.steps[step].act else {
         unreachable!("only these are held")
     };
-    (devices[device].due.get(node).expect("it was found before"), node)
+    (devices[device].due[node.index()].as_ref().expect("only collectives are held"), node)
 }
 
 struct All<'a> {
@@ -366,18 +296,21 @@ struct All<'a> {
     topology: &'a Topology,
     devices: Vec<State>,
     booking: Booking,
-    events: BinaryHeap<Event<'a>>,
+    /// All transfers that were started.
+    transfers: Vec<Event<'a>>,
+    /// When a transfer is ready (as bits: times are not negative), its chunks, device, step and index.
+    events: BinaryHeap<Reverse<(u64, u64, usize, usize, usize)>>,
     /// By number.
     open: HashMap<u32, Open>,
     spans: Vec<StepSpan>,
-    /// Devices that may get on.
+    /// Devices that may continue.
     again: Vec<usize>,
-    /// By device and step, the share of others that compute meanwhile; nothing if all do.
+    /// By device and step: the share of other devices that compute meanwhile; empty if all do.
     crowds: &'a [Vec<f32>],
 }
 
 impl<'a> All<'a> {
-    /// Does the step that comes next in the plan's order, or lets it wait.
+    /// Starts the next step in the plan's order, or queues it.
     fn next(&mut self, device: usize, step: usize) {
         let plan = self.ranks[device].plan;
         let act = &plan.steps[step].act;
@@ -396,7 +329,7 @@ impl<'a> All<'a> {
         }
     }
 
-    /// When all that a step waits for is done; not a number if that is not known.
+    /// When all steps that a step waits for are done; NaN if that is not known.
     fn ready(&self, device: usize, step: usize, stream: usize) -> f64 {
         let state = &self.devices[device];
         let after = &self.ranks[device].plan.steps[step].after;
@@ -404,10 +337,10 @@ impl<'a> All<'a> {
         after.iter().map(|&other| state.done[other as usize]).fold(state.free[stream], later)
     }
 
-    /// Begins a step; false if it is not known yet when it will be done, or it was told already.
+    /// Starts a step; false if its end is not known yet.
     fn begin(&mut self, device: usize, step: usize, stream: PlanStream, ready: f64) -> bool {
         let RankPlan { plan, seconds: node, alone, links, .. } = self.ranks[device];
-        // Whoever waits for a collective goes on when the others do.
+        // A device that waits for a collective continues when the others do.
         if stream == PlanStream::Compute && ready > self.devices[device].free[stream as usize] {
             self.devices[device].since = 0.0;
         }
@@ -436,13 +369,13 @@ impl<'a> All<'a> {
                 if !route.is_empty() && from.bytes > 0 {
                     let transfer = self.booking.transfer(route, from.bytes, ready);
                     self.devices[device].under_way[stream as usize] = true;
-                    self.events.push(Event { transfer, route, device, step, began: ready, part: 0, sent: 0 });
+                    self.start(Event { transfer, route, device, step, began: ready, part: 0, sent: 0 });
                     return false;
                 }
-                from.bytes as f64 * per_byte(links, tier(plan, from), tier(plan, to))
+                from.bytes as f64 * per_byte(links, plan.tier(from), plan.tier(to))
             }
             Act::Exchange { node: id, .. } => {
-                if self.devices[device].due.get(*id).is_some_and(Due::others) {
+                if self.devices[device].due[id.index()].as_ref().is_some_and(Due::others) {
                     self.devices[device].under_way[stream as usize] = true;
                     self.come(device, step, ready);
                     return false;
@@ -463,7 +396,7 @@ impl<'a> All<'a> {
         self.spans.push(StepSpan { device: device as u32, stream, step: step as u32, start, end });
     }
 
-    /// The first of a stream's waiting steps, which was under way, is done.
+    /// Ends the first of a stream's queued steps.
     fn arrive(&mut self, device: usize, step: usize, stream: PlanStream, start: f64, end: f64) {
         self.done(device, step, stream, (start, end), end - start);
         let state = &mut self.devices[device];
@@ -472,7 +405,7 @@ impl<'a> All<'a> {
         self.again.push(device);
     }
 
-    /// Lets devices get on as far as they can.
+    /// Continues devices as far as possible.
     fn advance(&mut self) {
         while let Some(device) = self.again.pop() {
             let mut moved = true;
@@ -501,7 +434,7 @@ impl<'a> All<'a> {
         moved
     }
 
-    /// Comes to a collective; if everybody has, it begins.
+    /// A rank comes to a collective; with the last rank it begins.
     fn come(&mut self, device: usize, step: usize, ready: f64) {
         let (due, _) = due_at(self.ranks, &self.devices, device, step);
         let needs = &self.ranks[device].plan.steps[step].after;
@@ -512,12 +445,12 @@ impl<'a> All<'a> {
         if open.came.len() < due.ranks.len() {
             return;
         }
-        // Whoever has been there for long is not waited for, however late it may be.
+        // A rank that came long before the last one delays nobody, however uneven it is.
         let latest = |a: [f64; 2], b: f64| if b > a[0] { [b, a[0]] } else { [a[0], a[1].max(b)] };
         let [last, before] = open.came.iter().map(|(.., computed)| *computed).fold([0.0; 2], latest);
         let late = |device: usize| self.ranks[device].uneven.late(self.devices[device].since);
         let late = open.came.iter().map(|(device, ..)| late(*device)).fold(0.0, f64::max);
-        // It is computations that are late. Who meets leaves when the others do, for the next collective too.
+        // Only computations are late: ranks leave a collective together, also towards the next one.
         let all_came = open.came.iter().map(|(_, _, ready, _)| *ready).fold(0.0, f64::max);
         open.began = all_came.max(last + after(last - before, late));
         let (began, came) = (open.began, open.came.clone());
@@ -526,14 +459,14 @@ impl<'a> All<'a> {
         }
     }
 
-    /// Takes what a device needs of the others, one after the other, from the `first` of them on.
+    /// Starts the transfers that a device needs from other ranks, one after another, from the `first` on.
     fn take(&mut self, device: usize, step: usize, now: f64, first: usize) {
         let (due, node) = due_at(self.ranks, &self.devices, device, step);
         for (part, &(other, bytes)) in due.takes.iter().enumerate().skip(first) {
             let route = self.topology.route(Site::Device(other), Site::Device(device as u32));
             if !route.is_empty() && bytes > 0 {
                 let transfer = self.booking.transfer(route, bytes, now);
-                self.events.push(Event { transfer, route, device, step, began: now, part, sent: 0 });
+                self.start(Event { transfer, route, device, step, began: now, part, sent: 0 });
                 return;
             }
         }
@@ -553,13 +486,13 @@ impl<'a> All<'a> {
             for (device, step, ..) in came {
                 self.take_time(device, step, began);
                 self.arrive(device, step, PlanStream::Exchange, began, ends.max(carried + late));
-                // Links do not wait for who is late: what follows at once is under way meanwhile.
+                // Links do not wait for late devices: the next collective may start meanwhile.
                 self.devices[device].free[PlanStream::Exchange as usize] = ends;
             }
         }
     }
 
-    /// Kernels that are at work while a collective is held lose the time that it takes.
+    /// Subtracts the time of a collective from kernels that run beside it.
     fn take_time(&mut self, device: usize, step: usize, began: f64) {
         let Some(taken) = self.ranks[device].taken else { return };
         let (_, node) = due_at(self.ranks, &self.devices, device, step);
@@ -572,10 +505,21 @@ impl<'a> All<'a> {
         }
     }
 
-    /// Sends chunks of a transfer until it is somebody else's turn.
-    fn send(&mut self, mut event: Event<'a>) {
-        let Event { device, step, part, began, route, .. } = event;
-        let next = self.events.peek().map_or(f64::INFINITY, |next| next.transfer.ready());
+    fn start(&mut self, event: Event<'a>) {
+        self.transfers.push(event);
+        self.queue(self.transfers.len() - 1);
+    }
+
+    fn queue(&mut self, index: usize) {
+        let Event { transfer, device, step, sent, .. } = &self.transfers[index];
+        self.events.push(Reverse((transfer.ready().to_bits(), *sent, *device, *step, index)));
+    }
+
+    /// Sends chunks of a transfer until another one is due.
+    fn send(&mut self, index: usize) {
+        let event = &mut self.transfers[index];
+        let Event { device, step, part, began, route, .. } = *event;
+        let next = self.events.peek().map_or(f64::INFINITY, |Reverse((ready, ..))| f64::from_bits(*ready));
         loop {
             event.transfer.send(&mut self.booking, route);
             event.sent += 1;
@@ -585,7 +529,7 @@ impl<'a> All<'a> {
         }
         let now = event.transfer.ready();
         if !event.transfer.is_done() {
-            self.events.push(event);
+            self.queue(index);
             return;
         }
         let plan = self.ranks[device].plan;
@@ -597,7 +541,7 @@ impl<'a> All<'a> {
 
     fn finish(self) -> Result<JointTiming, SimulatedDeadlock> {
         for (device, state) in self.devices.iter().enumerate() {
-            // What does not come to an end is at a collective, or waits for what is.
+            // A step that does not end is a collective, or waits for one.
             let meets = state.waiting[PlanStream::Exchange as usize].front();
             let any = state.waiting.iter().filter_map(VecDeque::front).min();
             if let Some(&step) = meets.or(any) {
@@ -614,7 +558,7 @@ impl<'a> All<'a> {
     fn stuck(&self, device: usize, step: u32) -> SimulatedDeadlock {
         let rank = self.ranks[device];
         let met = match rank.plan.steps[step as usize].act {
-            Act::Exchange { node, .. } => self.devices[device].due.get(node),
+            Act::Exchange { node, .. } => self.devices[device].due[node.index()].as_ref(),
             _ => None,
         };
         let (what, missing) = match met {
@@ -624,7 +568,7 @@ impl<'a> All<'a> {
                 let missing: Vec<String> = due.ranks.iter().filter(missing).map(u32::to_string).collect();
                 (format!("collective {}", due.number), format!("device {}", missing.join(", ")))
             }
-            None => ("what other streams do".into(), "somebody at a collective".into()),
+            None => ("steps of other streams".into(), "a device at a collective".into()),
         };
         SimulatedDeadlock { device: device as u32, step, what, missing }
     }

@@ -3,8 +3,7 @@
 use super::{Partitioner, extents};
 use crate::devices::cut::mesh::{area, contains, intersect};
 use crate::devices::cut::parts::NeededBoxes;
-use crate::devices::cut::sized::SUMS;
-use crate::devices::cut::traffic::slice_along;
+use crate::devices::cut::traffic::{ShardedLevels, slice_along};
 use crate::devices::cut::{CutError, Sharding};
 use gulliver_graph::dtype::DType;
 use gulliver_graph::graph::op::exchange::{Exchange, Piece};
@@ -30,7 +29,7 @@ impl Partitioner<'_> {
         need: &NeededBoxes,
         at: ObjectivePhase,
     ) -> Result<Vec<Value>, CutError> {
-        // An update reads the sum over the partials: what it fetches is another value.
+        // An update reads the sum over the partials, which is another value.
         let late = at.0 == Phase::Update;
         if let Some(done) = self.fetched.get(&(v, need.clone(), late)) {
             return Ok(done.clone());
@@ -77,12 +76,9 @@ impl Partitioner<'_> {
         }
         let fed = self.fed[v.index()].is_some();
         let shardings: &[Sharding] = if fed { &[] } else { &self.cut.values[v.index()] };
-        let bits = |is: &dyn Fn(&Sharding) -> bool| {
-            shardings.iter().enumerate().filter(|(_, s)| is(s)).fold(0u64, |bits, (l, _)| bits | 1 << l)
-        };
-        let partial = bits(&|s| matches!(s, Sharding::Partial(_)));
-        let other = shardings.iter().any(|s| matches!(s, Sharding::Partial(kind) if *kind != SUMS));
-        if other || partial != 0 && self.sized.graph.ty(v).dtype != DType::F32 || unreduced & !partial != 0 {
+        let ShardedLevels { partial, sums, along } = ShardedLevels::of(shardings);
+        let summed = partial == 0 || partial == sums && self.sized.graph.ty(v).dtype == DType::F32;
+        if !summed || unreduced & !partial != 0 {
             return Err(CutError::Partial(self.sized.graph.value(v).name.clone()));
         }
         let holding = Holding {
@@ -92,7 +88,7 @@ impl Partitioner<'_> {
                 .map(|d| d.local[v.index()].expect("made before it is read"))
                 .collect(),
             boxes: (0..self.devices.len()).map(|d| self.held_box(v, d)).collect(),
-            along: bits(&|s| matches!(s, Sharding::Split(_))),
+            along,
             partial,
         };
         let reduced = partial & !unreduced;

@@ -1,15 +1,12 @@
-//! Which layer every node belongs to, given the layers of the forward nodes. Gradients pass from later layers to
-//! earlier ones only.
+//! The layer of every node, given those of the forward nodes. Gradients pass from later to earlier layers only.
 
-use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value};
+use gulliver_graph::graph::{Graph, NodeId, Origin, Phase, Role, Value};
 
 /// The layers of nodes and values.
 pub(super) struct Assigned {
     pub(super) layers: u32,
     /// By node.
     pub(super) layer_of: Vec<u32>,
-    /// By value.
-    pub(super) home_of: Vec<u32>,
     /// Whether some update needs gradients of several layers.
     pub(super) joint: bool,
 }
@@ -27,22 +24,15 @@ pub(super) fn assign(graph: &Graph, root: &[Value], forward: (Vec<Option<u32>>, 
         }
     }
     let first = |v: Value| near[v.index()].iter().min().copied().unwrap_or(0);
-    let made_in = |v: Value, phase: Phase| match graph.value(v).origin {
-        Origin::Node { node, .. } => graph.nodes[node.index()].phase == phase,
-        Origin::Input(_) => false,
-    };
-    let is_weight = |v: Value| matches!(graph.value(v).origin, Origin::Input(Role::Weight(_)));
-    let maker = |v: Value| match graph.value(v).origin {
-        Origin::Node { node, .. } => Some(node.index()),
-        Origin::Input(_) => None,
-    };
+    let maker = |v: Value| graph.maker(v).map(NodeId::index);
+    let made_in = |v: Value, phase: Phase| maker(v).is_some_and(|m| graph.nodes[m].phase == phase);
     for (n, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Backward) {
         let operands = || node.ins.iter().map(|v| root[v.index()]);
         let gradients = operands().filter(|v| made_in(*v, Phase::Backward)).filter_map(maker);
         let above = gradients.map(|m| layer_of[m]).min().unwrap_or(layers - 1);
         let mut layer = above;
-        for v in operands().filter(|v| is_weight(*v) || made_in(*v, Phase::Forward)) {
-            // The latest layer that has it anyway.
+        for v in operands().filter(|v| is_weight(graph, *v) || made_in(*v, Phase::Forward)) {
+            // The latest layer that has it.
             let has = near[v.index()].iter().copied().filter(|l| *l <= above).max();
             layer = layer.min(has.unwrap_or(above));
         }
@@ -50,16 +40,15 @@ pub(super) fn assign(graph: &Graph, root: &[Value], forward: (Vec<Option<u32>>, 
     }
     lower(graph, root, &mut layer_of, &near, &first);
     let joint = updates(graph, root, &mut layer_of, &first);
-    let home_of = (0..graph.values.len() as u32).map(Value).map(|v| match maker(v) {
-        Some(node) => layer_of[node],
-        None => first(v),
-    });
-    let home_of = home_of.collect();
-    Assigned { layers, layer_of, home_of, joint }
+    Assigned { layers, layer_of, joint }
 }
 
-/// A node whose results only earlier layers need runs there, if they have its operands: sums for the gradient of
-/// a bias at the end of a layer.
+fn is_weight(graph: &Graph, v: Value) -> bool {
+    matches!(graph.value(v).origin, Origin::Input(Role::Weight(_)))
+}
+
+/// Moves nodes whose results only earlier layers need to these, if they have the operands: sums for the gradient of a
+/// bias.
 fn lower(
     graph: &Graph,
     root: &[Value],
@@ -69,7 +58,7 @@ fn lower(
 ) {
     let mut wanted: Vec<Option<u32>> = vec![None; graph.nodes.len()];
     let raise = |wanted: &mut Vec<Option<u32>>, v: Value, layer: u32| {
-        if let Origin::Node { node, .. } = graph.value(v).origin {
+        if let Some(node) = graph.maker(v) {
             let wanted = &mut wanted[node.index()];
             *wanted = Some(wanted.map_or(layer, |w| w.max(layer)));
         }
@@ -78,14 +67,9 @@ fn lower(
         match node.phase {
             Phase::Forward => continue,
             Phase::Update => {
-                let weights = node.ins.iter().map(|v| root[v.index()]);
-                let mut weights =
-                    weights.filter(|v| matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_))));
-                let Some(weight) = weights.next() else {
-                    node.ins.iter().for_each(|v| raise(&mut wanted, root[v.index()], u32::MAX));
-                    continue;
-                };
-                node.ins.iter().for_each(|v| raise(&mut wanted, root[v.index()], first(weight)));
+                let mut operands = node.ins.iter().map(|v| root[v.index()]);
+                let layer = operands.find(|v| is_weight(graph, *v)).map_or(u32::MAX, first);
+                node.ins.iter().for_each(|v| raise(&mut wanted, root[v.index()], layer));
             }
             Phase::Backward => {
                 let has = |v: &Value| {
@@ -107,24 +91,17 @@ fn lower(
     }
 }
 
-/// Updates are where their weight is; what belongs to several layers is in the first, which is the last to have
-/// its gradients. Whether there is such.
+/// Puts updates into the layer of their weight, or into the first layer if they read several. Whether there are such.
 fn updates(graph: &Graph, root: &[Value], layer_of: &mut [u32], first: &dyn Fn(Value) -> u32) -> bool {
     let mut joint = false;
     for (n, node) in graph.nodes.iter().enumerate().filter(|(_, n)| n.phase == Phase::Update) {
         let operands = || node.ins.iter().map(|v| root[v.index()]);
-        let mut weights =
-            operands().filter(|v| matches!(graph.value(*v).origin, Origin::Input(Role::Weight(_))));
-        if let Some(weight) = weights.next() {
+        if let Some(weight) = operands().find(|v| is_weight(graph, *v)) {
             layer_of[n] = first(weight);
             continue;
         }
-        let mut layers: Vec<u32> = operands()
-            .filter_map(|v| match graph.value(v).origin {
-                Origin::Node { node, .. } => Some(layer_of[node.index()]),
-                Origin::Input(_) => None,
-            })
-            .collect();
+        let mut layers: Vec<u32> =
+            operands().filter_map(|v| Some(layer_of[graph.maker(v)?.index()])).collect();
         layers.sort_unstable();
         layers.dedup();
         joint |= layers.len() > 1;

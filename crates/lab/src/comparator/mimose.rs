@@ -3,10 +3,10 @@
 //! then the smallest layer that covers what is left is taken, or the largest if none does. After Liao, Li
 //! et al., "Mimose: An Input-Aware Checkpointing Planner for Efficient Training on GPU" (2022).
 
-use super::Case;
-use crate::budget::choices::Choices;
-use crate::step::script::VersionId;
+use super::ComparedStep;
 use gulliver_graph::graph::Phase;
+use gulliver_plan::budget::choices::Choices;
+use gulliver_plan::step::script::VersionId;
 use std::collections::HashMap;
 
 /// Sizes that differ by no more than this share of the first belong together.
@@ -28,7 +28,7 @@ pub fn block(name: &str) -> Option<&str> {
 
 /// The choice for `budget`; more is set aside as long as that does not suffice in truth, as the reserve
 /// against fragmentation does. What comes out may need more than the budget.
-pub fn choose(case: &Case, start: &Choices, budget: u64) -> Choices {
+pub fn choose(case: &ComparedStep, start: &Choices, budget: u64) -> Choices {
     let peak = case.outcome(&case.settle(&mut start.clone())).peak;
     let layers = layers(case);
     let mut reserve = 0;
@@ -54,7 +54,7 @@ struct Layer {
 }
 
 /// All layers in the order of the forward pass.
-fn layers(case: &Case) -> Vec<Layer> {
+fn layers(case: &ComparedStep) -> Vec<Layer> {
     let base = case.base;
     let layer_of = |act: u32| {
         let outs = base.script.split(act as usize).1;
@@ -110,7 +110,7 @@ fn cover(layers: &[Layer], excess: u64) -> Vec<usize> {
 }
 
 /// Whether checkpointing a version would free its bytes for any time.
-fn returns(case: &Case, v: VersionId) -> bool {
+fn returns(case: &ComparedStep, v: VersionId) -> bool {
     let turns = |pair: &[u32]| {
         let [from, to] = [pair[0], pair[1]].map(|act| case.phase(act) == Phase::Forward);
         from && !to && pair[1] - pair[0] > 1

@@ -3,16 +3,16 @@
 //! stretches as each has acts, memory grows with the square root of the depth. After Chen, Xu, Zhang and
 //! Guestrin, "Training Deep Nets with Sublinear Memory Cost" (2016).
 
-use super::{Case, mimose::block};
-use crate::budget::choices::Choices;
-use crate::step::script::{ScriptOp, VersionId};
+use super::{ComparedStep, mimose::block};
 use gulliver_graph::graph::Phase;
+use gulliver_plan::budget::choices::Choices;
+use gulliver_plan::step::script::{ScriptOp, VersionId};
 
 /// The segment of every forward act; none of the others.
 type Segments = Vec<Option<u32>>;
 
 /// As many segments as the square root of the number of forward acts of one partial.
-pub fn square_root(case: &Case, start: &Choices) -> Choices {
+pub fn square_root(case: &ComparedStep, start: &Choices) -> Choices {
     let acts = forward(case).len() / case.sharing.partials.max(1) as usize;
     let segments = even(case, (acts as f64).sqrt().ceil() as u32);
     keep_borders(case, start, &segments)
@@ -20,7 +20,7 @@ pub fn square_root(case: &Case, start: &Choices) -> Choices {
 
 /// The number of segments, of acts or of whole layers, with the fewest seconds among those that need at
 /// most `budget`; none if no number does.
-pub fn searched(case: &Case, start: &Choices, budget: u64) -> Option<Choices> {
+pub fn searched(case: &ComparedStep, start: &Choices, budget: u64) -> Option<Choices> {
     let acts = forward(case).len() / case.sharing.partials.max(1) as usize;
     let by_act = (1..=(acts as u32).min(96)).map(|count| even(case, count));
     let layers = layers(case);
@@ -40,12 +40,12 @@ pub fn searched(case: &Case, start: &Choices, budget: u64) -> Option<Choices> {
     best.map(|(_, choices)| choices)
 }
 
-fn forward(case: &Case) -> Vec<u32> {
+fn forward(case: &ComparedStep) -> Vec<u32> {
     (0..case.base.script.acts.len() as u32).filter(|&act| case.phase(act) == Phase::Forward).collect()
 }
 
 /// Segments of as many acts each, within every partial.
-fn even(case: &Case, count: u32) -> Segments {
+fn even(case: &ComparedStep, count: u32) -> Segments {
     let acts = forward(case);
     let each = acts.len().div_ceil(case.sharing.partials.max(1) as usize).max(1);
     let mut segments = vec![None; case.base.script.acts.len()];
@@ -56,7 +56,7 @@ fn even(case: &Case, count: u32) -> Segments {
 }
 
 /// A segment for every layer, in the order of the acts: a new one where the layer's name changes.
-fn layers(case: &Case) -> Segments {
+fn layers(case: &ComparedStep) -> Segments {
     let mut segments = vec![None; case.base.script.acts.len()];
     let (mut now, mut name, mut partial) = (0, None, 0);
     for act in forward(case) {
@@ -76,7 +76,7 @@ fn layers(case: &Case) -> Segments {
     segments
 }
 
-fn keep_borders(case: &Case, start: &Choices, segments: &Segments) -> Choices {
+fn keep_borders(case: &ComparedStep, start: &Choices, segments: &Segments) -> Choices {
     let inside = |v: VersionId| {
         let made = segments[case.base.producer[v as usize] as usize];
         case.last_forward(v).is_some_and(|last| segments[last as usize] == made)

@@ -1,4 +1,4 @@
-//! What others do when memory is short, on the same footing as the [planner](crate::budget::choose): the same
+//! What others do when memory is short, on the same footing as the [planner](gulliver_plan::budget::choose): the same
 //! script, the same bytes and seconds. Nothing here is used to train; it is what our plans are measured by.
 
 pub mod dtr;
@@ -7,20 +7,21 @@ pub mod paging;
 pub mod segments;
 pub mod static_greedy;
 pub mod sublinear;
+pub mod traffic;
 
-use crate::budget::choices::Choices;
-use crate::budget::rewrite::rewrite;
-use crate::document::plan::Choice;
-use crate::step::base::Base;
-use crate::step::layout::aligned;
-use crate::step::lifetime::profile;
-use crate::step::lifetime::{StorageSharing, lifetimes};
-use crate::step::outline::{BoundSizes, Outline};
-use crate::step::script::{Script, ScriptOp, VersionId};
 use gulliver_graph::graph::Phase;
+use gulliver_plan::budget::choices::Choices;
+use gulliver_plan::budget::rewrite::rewrite;
+use gulliver_plan::document::plan::Choice;
+use gulliver_plan::step::base::Base;
+use gulliver_plan::step::layout::aligned;
+use gulliver_plan::step::lifetime::profile;
+use gulliver_plan::step::lifetime::{StorageSharing, lifetimes};
+use gulliver_plan::step::outline::{BoundSizes, Outline};
+use gulliver_plan::step::script::{Script, ScriptOp, VersionId};
 
 /// A step for which memory is short.
-pub struct Case<'a> {
+pub struct ComparedStep<'a> {
     /// The script in which everything stays.
     pub base: &'a Base<'a>,
     /// What may share storage.
@@ -35,19 +36,19 @@ pub struct Case<'a> {
 
 /// What carrying something out comes to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
+pub struct ScriptCost {
     /// Seconds spent on computing what was computed before.
     pub again: f64,
     /// Device bytes of the act that needs most.
     pub peak: u64,
 }
 
-impl<'a> Case<'a> {
+impl<'a> ComparedStep<'a> {
     /// The step of an outline for inputs of some sizes.
-    pub fn new(outline: &'a Outline, base: &'a Base<'a>, sizes: &BoundSizes) -> Case<'a> {
+    pub fn new(outline: &'a Outline, base: &'a Base<'a>, sizes: &BoundSizes) -> ComparedStep<'a> {
         let kind = |node: usize| outline.kinds.kind_of[node] as usize;
         let nodes = 0..base.graph.nodes.len();
-        Case {
+        ComparedStep {
             base,
             sharing: &outline.sharing,
             bytes: outline.kinds.type_of.iter().map(|&k| sizes.bytes[k as usize]).collect(),
@@ -78,16 +79,16 @@ impl<'a> Case<'a> {
     }
 
     /// What a script comes to.
-    pub fn outcome(&self, script: &Script) -> Outcome {
+    pub fn outcome(&self, script: &Script) -> ScriptCost {
         let life = lifetimes(self.sharing, script);
         let needs = profile(script, &life, &self.bytes, |node| self.scratch[node]);
-        let run = |acts: &[crate::step::script::ScriptAct]| -> f64 {
+        let run = |acts: &[gulliver_plan::step::script::ScriptAct]| -> f64 {
             acts.iter()
                 .map(|act| if let ScriptOp::Run(id, _) = act.what { self.node[id.index()] } else { 0.0 })
                 .sum()
         };
         let again = run(&script.acts) - run(&self.base.script.acts);
-        Outcome { again: again.max(0.0), peak: needs.into_iter().max().unwrap_or(0) }
+        ScriptCost { again: again.max(0.0), peak: needs.into_iter().max().unwrap_or(0) }
     }
 
     /// Carries out choices; what cannot be computed again where it is needed, stays after all.
@@ -128,16 +129,16 @@ impl<'a> Case<'a> {
     pub fn last_forward(&self, v: VersionId) -> Option<u32> {
         let uses = self.base.uses(v);
         let made = self.base.producer[v as usize];
-        let forward = made != crate::step::base::NEVER && self.phase(made) == Phase::Forward;
+        let forward = made != gulliver_plan::step::base::NEVER && self.phase(made) == Phase::Forward;
         uses.iter().rev().copied().find(|&act| forward && self.phase(act) == Phase::Forward)
     }
 }
 
 /// The largest of the thresholds `low..=high` at which `run` gives what needs at most `budget`, by halving:
 /// for those who keep count of memory in their own way. None if nothing fits.
-fn highest<T>(low: u64, high: u64, budget: u64, run: impl Fn(u64) -> Option<(Outcome, T)>) -> Option<T> {
+fn highest<T>(low: u64, high: u64, budget: u64, run: impl Fn(u64) -> Option<(ScriptCost, T)>) -> Option<T> {
     let (mut low, mut high) = (low, high.max(low));
-    let mut best: Option<(Outcome, T)> = None;
+    let mut best: Option<(ScriptCost, T)> = None;
     for _ in 0..24 {
         let middle = low + (high - low) / 2;
         match run(middle).filter(|(outcome, _)| outcome.peak <= budget) {

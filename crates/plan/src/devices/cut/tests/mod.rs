@@ -1,7 +1,10 @@
-//! Tests of what a cut means: closed forms of communication, and parts against operators cut again and again.
+//! Closed forms of the traffic of cuts, and parts of nodes against operators that are cut twice.
+
+mod comparator;
+mod search;
 
 use super::mesh::DeviceMesh;
-use super::parts::node_parts;
+use super::parts::{node_parts, same_axis};
 use super::tables::{CutState, of_state};
 use super::*;
 use crate::devices::cut::sized::SizedGraph;
@@ -44,7 +47,7 @@ pub(super) fn trained(forward: impl Fn(&mut Builder) -> Result<Value, GraphError
     build().unwrap()
 }
 
-/// The cut in which nodes are divided along the axis that `choose` names and inputs live as `residence` says.
+/// The cut with nodes divided along the axis that `choose` names and inputs sharded by `residence`.
 fn named(
     graph: &Graph,
     levels: &[MeshLevel],
@@ -62,6 +65,19 @@ fn named(
         state.residences[v][0] = residence(&graph.values[v].name);
     }
     of_state(&sized, levels, &state).unwrap()
+}
+
+/// The cut by one rule at the first level and another at all others.
+fn by_rules(
+    graph: &Graph,
+    sizes: &Bindings,
+    levels: &[MeshLevel],
+    [first, others]: [CutRule; 2],
+) -> GraphCut {
+    let sized = SizedGraph::new(graph, sizes).unwrap();
+    let rules: Vec<CutRule> =
+        (0..levels.len()).map(|level| if level == 0 { first } else { others }).collect();
+    cut_by_rules(&sized, levels, &rules, Undivided::AnyAxis).unwrap()
 }
 
 fn moved(graph: &Graph, cut: &GraphCut) -> u64 {
@@ -84,13 +100,13 @@ fn perceptron(b: usize, i: usize, h: usize, o: usize) -> Graph {
 fn data_parallel_moves_twice_each_weight() {
     for p in [2, 3, 4, 5, 6, 7, 8] {
         let graph = perceptron(840, 12, 24, 16);
-        let cut = comparator::data(&graph, &Bindings::new(), &[MeshLevel::even(p, 1.0)]).unwrap();
+        let cut = by_rules(&graph, &Bindings::new(), &[MeshLevel::even(p, 1.0)], [CutRule::Data; 2]);
         let weights = 4 * (24 * 12 + 16 * 24);
         let bytes = cut_traffic(&graph, &Bindings::new(), &cut).unwrap();
         assert_eq!(bytes.total(), 2 * (p as u64 - 1) * weights);
         if p < 5 {
             for device in 0..p {
-                assert_eq!(bytes.received(device), 2 * (p as u64 - 1) * weights / p as u64);
+                assert_eq!(bytes.pairs[device].iter().sum::<u64>(), 2 * (p as u64 - 1) * weights / p as u64);
             }
         }
     }
@@ -116,30 +132,30 @@ fn filter_parallel_gathers_forward_and_reduces_backward() {
     for p in [2, 3, 4, 6] {
         let (b, h) = (10, 24);
         let graph = perceptron(b, 12, h, 36);
-        let cut = comparator::filter(&graph, &Bindings::new(), &[MeshLevel::even(p, 1.0)]).unwrap();
+        let cut = by_rules(&graph, &Bindings::new(), &[MeshLevel::even(p, 1.0)], [CutRule::Filter; 2]);
         let is = |id: usize, op: &str| {
             graph.nodes[id].op.def().name() == op && graph.nodes[id].phase == Phase::Backward
         };
-        // Everyone may weight the target, which the rule does not know how to divide.
+        // Every device may repeat the product with the target, which the rule does not divide.
         let cut = changed(&graph, &cut, |id| is(id, "mul").then_some(NodeCut::Repeat));
         let hidden = 4 * (b * h) as u64 * (p as u64 - 1);
         // An all-gather of the hidden layer, and a reduce-scatter of its gradient.
         assert_eq!(moved(&graph, &cut), 2 * hidden);
-        // With an all-reduce instead: the three thirds of the closed form.
+        // With an all-reduce instead: the three terms of the closed form.
         let of_hidden = |id: usize| graph.ty(graph.nodes[id].outs[0]).shape == [Dim::from(b), Dim::from(h)];
         let reduced = |id: usize| (is(id, "map_grad") && of_hidden(id)).then_some(NodeCut::Repeat);
         assert_eq!(moved(&graph, &changed(&graph, &cut, reduced)), 3 * hidden);
     }
 }
 
-/// Filters within groups of devices that have a share of the batch each: 3(p2-1)B|y| + 2(p1-1)|w|.
+/// The batch between groups of devices, filters within them: 3(p2-1)B|y| + 2(p1-1)|w|.
 #[test]
 fn data_and_filter_parallel_add_up() {
     for (groups, within) in [(2, 2), (2, 3), (3, 2), (4, 2), (2, 4)] {
         let (b, i, h, o) = (24, 12, 24, 48);
         let graph = perceptron(b, i, h, o);
         let levels = [MeshLevel::even(groups, 1.0), MeshLevel::even(within, 1.0)];
-        let cut = comparator::hybrid(&graph, &Bindings::new(), &levels).unwrap();
+        let cut = by_rules(&graph, &Bindings::new(), &levels, [CutRule::Data, CutRule::Filter]);
         let is = |id: usize, op: &str| {
             graph.nodes[id].op.def().name() == op && graph.nodes[id].phase == Phase::Backward
         };
@@ -170,12 +186,12 @@ fn channel_parallel_reduces_forward_and_gathers_backward() {
             _ => elements,
         };
         let cut = named(&graph, &levels, choose, |_| Sharding::Split(1));
-        // The result is reduced for all; or in parts, and then its gradient is gathered.
+        // The result is all-reduced; or reduced in parts, and its gradient gathered.
         assert_eq!(moved(&graph, &cut), 2 * 4 * (b * o) as u64 * (p as u64 - 1));
     }
 }
 
-/// Images and volumes, whose extents need not be multiples of the number of devices.
+/// Images and volumes, whose extents need not divide evenly.
 #[test]
 fn spatial_parallel_exchanges_halos() {
     for (p, kernel, space, axis) in [
@@ -203,16 +219,16 @@ fn spatial_parallel_exchanges_halos() {
         };
         let cut = named(&graph, &levels, choose, |_| Sharding::Replicated);
         let others = p as u64 - 1;
-        // So many rows or planes on either side of every border.
+        // Rows or planes on both sides of every border.
         let border = kernel / 2 * n * space[1..].iter().product::<usize>();
         let halo = |channels: usize| 4 * 2 * others * (border * channels) as u64;
         let weights = 4 * 2 * others * (c * c + o * c * kernel.pow(rank as u32)) as u64;
-        // Of the input forward, of the result's gradient backward.
+        // Of the input in the forward pass, of the gradient of the result in the backward pass.
         assert_eq!(moved(&graph, &cut), halo(c) + halo(o) + weights, "{p} {space:?}");
     }
 }
 
-/// Parts of parts by the operators themselves must be what the spec of the whole says of both levels.
+/// The part of a part by the operators equals the part of two levels by the whole spec.
 #[test]
 fn parts_agree_with_operators_cut_twice() {
     let mut compared = 0;

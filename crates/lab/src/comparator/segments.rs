@@ -1,15 +1,15 @@
 //! Checkpointing by segments, as users of frameworks have it: the forward pass is in so many segments, only what
 //! passes from one to another is kept, and the backward pass computes a segment again before it goes through it.
 
-use super::Case;
-use crate::budget::choices::Choices;
-use crate::devices::pipeline::spread;
-use crate::document::plan::Tier;
-use crate::step::script::{Script, VersionId};
+use super::ComparedStep;
 use gulliver_graph::graph::{Phase, Value};
+use gulliver_plan::budget::choices::Choices;
+use gulliver_plan::devices::pipeline::spread;
+use gulliver_plan::document::plan::Tier;
+use gulliver_plan::step::script::{Script, VersionId};
 
 /// The script in which everything else stays.
-pub fn script(case: &Case, segments: usize) -> Script {
+pub fn script(case: &ComparedStep, segments: usize) -> Script {
     let base = case.base;
     let graph = base.graph;
     let segment =

@@ -2,14 +2,14 @@
 //! to compute again per byte and per second since it was last used is let go, and computed again on demand.
 //! After Kirisame et al., "Dynamic Tensor Rematerialization" (ICLR 2021).
 
-use super::{Case, highest};
-use crate::document::plan::Tier;
-use crate::step::base::NEVER;
-use crate::step::script::{Script, ScriptOp, Version, VersionId};
+use super::{ComparedStep, highest};
+use gulliver_plan::document::plan::Tier;
+use gulliver_plan::step::base::NEVER;
+use gulliver_plan::step::script::{Script, ScriptOp, Version, VersionId};
 
 /// The script of evictions that needs at most `budget` with everything counted; the threshold at which
 /// evictions begin is the highest that allows that. None if there is none.
-pub fn script(case: &Case, budget: u64) -> Option<Script> {
+pub fn script(case: &ComparedStep, budget: u64) -> Option<Script> {
     let all: u64 = (0..case.base.script.versions.len() as u32).map(|v| case.size(v)).sum();
     highest(budget / 8, all.min(budget.saturating_mul(4)), budget, |threshold| {
         let script = Online::new(case, threshold).run()?;
@@ -21,7 +21,7 @@ pub fn script(case: &Case, budget: u64) -> Option<Script> {
 const THRASHING: usize = 8;
 
 struct Online<'a> {
-    case: &'a Case<'a>,
+    case: &'a ComparedStep<'a>,
     threshold: u64,
     out: Script,
     /// The version of the new script that holds a version of the base, while it is resident.
@@ -41,7 +41,7 @@ struct Online<'a> {
 }
 
 impl<'a> Online<'a> {
-    fn new(case: &'a Case<'a>, threshold: u64) -> Online<'a> {
+    fn new(case: &'a ComparedStep<'a>, threshold: u64) -> Online<'a> {
         let base = case.base;
         let count = base.script.versions.len();
         Online {

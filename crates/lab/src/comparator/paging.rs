@@ -2,12 +2,12 @@
 //! least recently goes to the host. There is no prefetch, no knowledge of what comes, and weights and
 //! optimizer state are paged like everything else. What frameworks with unified or swapped memory do.
 
-use super::{Case, highest, segments};
-use crate::devices::options::ScriptWriter;
-use crate::document::plan::Tier;
-use crate::step::base::{Base, VersionFacts};
-use crate::step::outline::{BoundSizes, Outline};
-use crate::step::script::{Script, ScriptOp, Version, VersionId};
+use super::{ComparedStep, highest, segments};
+use gulliver_plan::devices::options::ScriptWriter;
+use gulliver_plan::document::plan::Tier;
+use gulliver_plan::step::base::{Base, VersionFacts};
+use gulliver_plan::step::outline::{BoundSizes, Outline};
+use gulliver_plan::step::script::{Script, ScriptOp, Version, VersionId};
 
 /// What becomes of bytes that are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,25 +34,25 @@ pub struct Paged {
 
 impl ScriptWriter for Paged {
     fn write(&self, outline: &Outline, base: &Base, sizes: &BoundSizes) -> Option<Script> {
-        paged(&Case::new(outline, base, sizes), *self)
+        paged(&ComparedStep::new(outline, base, sizes), *self)
     }
 }
 
 /// The script of page faults of a device, if there is one.
-pub fn paged(case: &Case, how: Paged) -> Option<Script> {
+pub fn paged(case: &ComparedStep, how: Paged) -> Option<Script> {
     let Paged { memory, eviction, segments } = how;
     let Some(segments) = segments else { return script(case, memory, eviction) };
     let again = segments::script(case, segments);
     let facts = VersionFacts::of(case.base.graph, &again);
     let base = facts.base(case.base.graph, &again);
     let (bytes, scratch, node) = (case.bytes.clone(), case.scratch.clone(), case.node.clone());
-    script(&Case { base: &base, sharing: case.sharing, bytes, scratch, node }, memory, eviction)
+    script(&ComparedStep { base: &base, sharing: case.sharing, bytes, scratch, node }, memory, eviction)
 }
 
 /// The script of page faults that needs at most `budget` on the device, with weights and states resident
 /// in host memory; what is new is written there when it is evicted, updated weights at once. None if the
 /// operands of some act alone do not fit.
-pub fn script(case: &Case, budget: u64, eviction: Eviction) -> Option<Script> {
+pub fn script(case: &ComparedStep, budget: u64, eviction: Eviction) -> Option<Script> {
     highest(budget / 8, budget.saturating_mul(2), budget, |threshold| {
         let script = Pager::new(case, threshold, eviction).run();
         Some((case.outcome(&script), script))
@@ -60,7 +60,7 @@ pub fn script(case: &Case, budget: u64, eviction: Eviction) -> Option<Script> {
 }
 
 struct Pager<'a> {
-    case: &'a Case<'a>,
+    case: &'a ComparedStep<'a>,
     threshold: u64,
     eviction: Eviction,
     out: Script,
@@ -76,7 +76,7 @@ struct Pager<'a> {
 }
 
 impl<'a> Pager<'a> {
-    fn new(case: &'a Case<'a>, threshold: u64, eviction: Eviction) -> Pager<'a> {
+    fn new(case: &'a ComparedStep<'a>, threshold: u64, eviction: Eviction) -> Pager<'a> {
         let count = case.base.script.versions.len();
         let left = (0..count as u32).map(|v| case.base.uses(v).len() as u32).collect();
         let (out, recent) = (Script::default(), Vec::new());

@@ -1,64 +1,25 @@
-//! Cuts by rule, for tests and people to measure the search by: data parallel, filter parallel, largest tensor
-//! first, one cut into as many parts as there are devices, data over filter, and everything there is.
+//! Other ways to find a cut, which the search is measured by: largest tensor first, and every cut there is.
 
-use super::eliminate::{CostFactor, FORBIDDEN};
-use super::evaluate::cut_cost;
-use super::mesh::DeviceMesh;
-use super::parts::{NeededBoxes, NodeCut, NodeParts, ResidenceChoices, options_at, residences_at};
-use super::rule::{CutRule, Undivided, apply_rule};
-use super::search::find_cut;
-use super::sized::SizedGraph;
-use super::tables::{CostTables, CutState, MemoryPrices, of_state};
-use super::traffic::fetches;
-use super::{CutError, CutObjective, CutOptions, FoundCut, GraphCut, MeshLevel, Sharding, check_levels};
+use crate::devices::cut::eliminate::{CostFactor, CostProblem, FORBIDDEN};
+use crate::devices::cut::evaluate::cut_cost;
+use crate::devices::cut::mesh::DeviceMesh;
+use crate::devices::cut::parts::{
+    NeededBoxes, NodeCut, NodeParts, ResidenceChoices, options_at, residences_at,
+};
+use crate::devices::cut::sized::SizedGraph;
+use crate::devices::cut::tables::{CostTables, CutState, MemoryPrices, of_state};
+use crate::devices::cut::traffic::HeldBoxes;
+use crate::devices::cut::{CutError, CutObjective, CutOptions, GraphCut, MeshLevel, Sharding, check_levels};
 use gulliver_graph::dim::Bindings;
-use gulliver_graph::graph::{Graph, Origin};
-
-/// The cut in which every level follows its rule. A node that cannot be cut along the axis of the rule is cut
-/// along the first axis it can be; if there is none, every group does all of it, as of updates that the rule
-/// does not divide.
-pub fn by_rule(
-    graph: &Graph,
-    sizes: &Bindings,
-    levels: &[MeshLevel],
-    rules: &[CutRule],
-) -> Result<GraphCut, CutError> {
-    check_levels(levels)?;
-    let sized = SizedGraph::new(graph, sizes)?;
-    let mut state = CutState::new(&sized);
-    for (level, rule) in rules.iter().enumerate().take(levels.len()) {
-        state.push(&sized);
-        apply_rule(
-            &sized,
-            &DeviceMesh::new(&levels[..=level]),
-            &mut state,
-            (level, *rule),
-            Undivided::AnyAxis,
-        );
-    }
-    of_state(&sized, &levels[..rules.len().min(levels.len())], &state)
-}
-
-/// Data parallel: every sample on one device, every weight on all.
-pub fn data(graph: &Graph, sizes: &Bindings, levels: &[MeshLevel]) -> Result<GraphCut, CutError> {
-    by_rule(graph, sizes, levels, &vec![CutRule::Data; levels.len()])
-}
-
-/// Every weight, and what comes of it, along its first dimension.
-pub fn filter(graph: &Graph, sizes: &Bindings, levels: &[MeshLevel]) -> Result<GraphCut, CutError> {
-    by_rule(graph, sizes, levels, &vec![CutRule::Filter; levels.len()])
-}
-
-/// Data parallel between the groups of the first level, filter parallel within them.
-pub fn hybrid(graph: &Graph, sizes: &Bindings, levels: &[MeshLevel]) -> Result<GraphCut, CutError> {
-    let rules: Vec<CutRule> =
-        (0..levels.len()).map(|l| if l == 0 { CutRule::Data } else { CutRule::Filter }).collect();
-    by_rule(graph, sizes, levels, &rules)
-}
+use gulliver_graph::graph::{Graph, Node, Origin};
 
 /// Largest tensor first: nodes and weights in the order of their largest value, each with what costs least
 /// given those before it.
-pub fn largest_first(graph: &Graph, sizes: &Bindings, levels: &[MeshLevel]) -> Result<GraphCut, CutError> {
+pub(super) fn largest_first(
+    graph: &Graph,
+    sizes: &Bindings,
+    levels: &[MeshLevel],
+) -> Result<GraphCut, CutError> {
     check_levels(levels)?;
     let sized = SizedGraph::new(graph, sizes)?;
     let options = CutOptions { objective: CutObjective::Bytes, ..CutOptions::default() };
@@ -76,34 +37,56 @@ pub fn largest_first(graph: &Graph, sizes: &Bindings, levels: &[MeshLevel]) -> R
             problem.factors.push(CostFactor { scope: vec![node], table });
         }
         let mut weights: Vec<u64> = Vec::with_capacity(problem.domains.len());
-        let values = |node: &gulliver_graph::graph::Node| {
-            node.outs.iter().map(|v| sized.value_bytes(v.index())).max().unwrap_or(0)
-        };
+        let bytes = |v: usize| sized.shapes[v].iter().product::<usize>() as u64 * sized.element[v];
+        let values = |node: &Node| node.outs.iter().map(|v| bytes(v.index())).max().unwrap_or(0);
         weights.extend(graph.nodes.iter().map(values));
         weights.resize(problem.domains.len(), 0);
-        tables.residences.iter().for_each(|(v, (variable, _))| weights[*variable] = sized.value_bytes(*v));
+        tables.residences.iter().for_each(|(v, (variable, _))| weights[*variable] = bytes(*v));
         let mut order: Vec<usize> = (0..weights.len()).collect();
         order.sort_by_key(|&v| std::cmp::Reverse(weights[v]));
-        let choices = problem.greedy(&order);
+        let choices = greedy(problem, &order);
         tables.put(&choices, &mut state, level);
     }
     of_state(&sized, levels, &state)
 }
 
-/// One cut of everything into as many parts as there are devices: no value is divided along two dimensions.
-pub fn equal_chop(
-    graph: &Graph,
-    sizes: &Bindings,
-    levels: &[MeshLevel],
-    options: &CutOptions,
-) -> Result<FoundCut, CutError> {
-    let devices: usize = levels.iter().map(|l| l.shares.len()).product();
-    let slowest = levels.iter().map(|l| l.bandwidth).fold(f64::INFINITY, f64::min);
-    find_cut(graph, sizes, &[MeshLevel::even(devices, slowest)], options)
+/// Choices made in this order, each with the least possible cost given those before.
+fn greedy(problem: CostProblem, order: &[usize]) -> Vec<usize> {
+    let CostProblem { domains, mut factors } = problem;
+    let mut of: Vec<Vec<usize>> = vec![Vec::new(); domains.len()];
+    for (f, factor) in factors.iter().enumerate() {
+        factor.scope.iter().for_each(|&var| of[var].push(f));
+    }
+    let mut choices = vec![0; domains.len()];
+    for &var in order {
+        let place = |factor: &CostFactor| {
+            let place = factor.scope.iter().position(|v| *v == var).unwrap();
+            (place, factor.scope[place + 1..].iter().map(|&v| domains[v]).product::<usize>())
+        };
+        let mut sums = vec![0.0; domains[var]];
+        for &f in &of[var] {
+            let (_, inner) = place(&factors[f]);
+            let mut least = vec![f64::INFINITY; sums.len()];
+            for (i, &cost) in factors[f].table.iter().enumerate() {
+                let choice = i / inner % sums.len();
+                least[choice] = cost.min(least[choice]);
+            }
+            sums.iter_mut().zip(least).for_each(|(sum, l)| *sum += l);
+        }
+        let best = (0..sums.len()).min_by(|&a, &b| sums[a].total_cmp(&sums[b])).unwrap_or(0);
+        choices[var] = best;
+        for &f in &of[var] {
+            let (place, inner) = place(&factors[f]);
+            let rows = factors[f].table.chunks(inner * domains[var]);
+            factors[f].table = rows.flat_map(|row| &row[best * inner..(best + 1) * inner]).copied().collect();
+            factors[f].scope.remove(place);
+        }
+    }
+    choices
 }
 
 /// The fewest bytes of all cuts over one level, by trying every one; none if there are more than `most`.
-pub fn exhaustive(
+pub(super) fn exhaustive(
     graph: &Graph,
     sizes: &Bindings,
     level: &MeshLevel,
@@ -174,7 +157,7 @@ fn total_of(
         let mut needs: Vec<&NeededBoxes> = sized.readers[v].iter().flat_map(read).collect();
         needs.extend(sized.carried_by[v].iter().filter_map(|&i| residence(i)).map(|h| &h.1));
         let mut add = |_: usize, _: usize, n: u64| total += n * sized.element[v];
-        fetches(&sized.shapes[v], shardings, &needs, mesh, &mut add)?;
+        HeldBoxes::new(&sized.shapes[v], shardings, mesh).fetches(&needs, &mut add)?;
     }
     Some(total)
 }
