@@ -1,11 +1,11 @@
 //! BERT: a bidirectional transformer encoder with normalisation after each half block, for sequences of
 //! different lengths under a key padding mask. Weights are named as in Hugging Face's `BertFor…`.
 
-use super::head::{HIDDEN_TOKENS, Head};
+use super::head::{HIDDEN_TOKENS, Head, Headed};
 use super::param::{Param, ParamValue, Params, flag, float, int, param, text, wrong};
-use super::{Architecture, Built, Family, ModelInput, Settings, batch, tokens};
+use super::{Architecture, Family, ModelInput, Settings, batch, tokens};
 use crate::graph::build::Builder;
-use crate::graph::{GraphError, GraphOutput, Init, Role, Value};
+use crate::graph::{GraphError, Init, Role, Value};
 use crate::role::DataRole;
 
 /// Sizes of a BERT.
@@ -96,38 +96,6 @@ const ZERO: Option<Init> = Some(Init::Constant(0.0));
 const EPS: f32 = 1e-12;
 
 impl Bert {
-    /// From the tokens `x` and the mask of real tokens `mask`, both `[batch, length]`, to logits:
-    /// `[batch, length, vocab]` of masked tokens, or one result per text `[batch, classes]`.
-    pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
-        let x = tokens(g, "x")?;
-        let mask = g.mask("mask", &[batch(), g.shape(x)[1].clone()])?;
-        let segments = match self.segments {
-            true => Some(g.input("segments", Role::Data(DataRole::Segment), g.ty(x).clone())?),
-            false => None,
-        };
-        let table = "bert.embeddings.word_embeddings";
-        let table = g.scope(table, |g| g.weight("weight", &[self.vocab, self.width], START))?;
-        let h = g.scope("bert", |g| self.encode(g, x, mask, segments, table))?;
-        match self.head {
-            Head::Tokens => g.scope("cls.predictions", |g| {
-                let h = g.scope("transform.dense", |g| g.linear_from(h, self.width, START, ZERO))?;
-                let h = g.gelu(h)?;
-                let h = g.scope("transform.LayerNorm", |g| g.layer_norm_layer(h, EPS))?;
-                let bias = g.weight("bias", &[self.vocab], Init::Constant(0.0))?;
-                let logits = g.project(h, table)?;
-                g.add(logits, bias)
-            }),
-            Head::Classes | Head::Numbers => {
-                let h = g.slice(h, 1, 0, 1)?;
-                let h = g.reshape(h, &[batch(), self.width.into()])?;
-                let h = g.scope("bert.pooler.dense", |g| g.linear_from(h, self.width, START, ZERO))?;
-                let h = g.tanh(h)?;
-                let h = g.dropout(h, self.dropout)?;
-                g.scope("classifier", |g| g.linear_from(h, self.classes, START, ZERO))
-            }
-        }
-    }
-
     fn encode(
         &self,
         g: &mut Builder,
@@ -185,13 +153,40 @@ impl Bert {
     }
 }
 
-impl Architecture for Bert {
-    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
-        let x = self.build(g)?;
-        self.head.built(g, x)
+impl Headed for Bert {
+    fn head(&self) -> Head {
+        self.head
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
-        Ok(self.head.predicted(self.build(g)?))
+    /// From the tokens `x` and the mask of real tokens `mask`, both `[batch, length]`, to logits:
+    /// `[batch, length, vocab]` of masked tokens, or one result per text `[batch, classes]`.
+    fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
+        let x = tokens(g, "x")?;
+        let mask = g.mask("mask", &[batch(), g.shape(x)[1].clone()])?;
+        let segments = match self.segments {
+            true => Some(g.input("segments", Role::Data(DataRole::Segment), g.ty(x).clone())?),
+            false => None,
+        };
+        let table = "bert.embeddings.word_embeddings";
+        let table = g.scope(table, |g| g.weight("weight", &[self.vocab, self.width], START))?;
+        let h = g.scope("bert", |g| self.encode(g, x, mask, segments, table))?;
+        match self.head {
+            Head::Tokens => g.scope("cls.predictions", |g| {
+                let h = g.scope("transform.dense", |g| g.linear_from(h, self.width, START, ZERO))?;
+                let h = g.gelu(h)?;
+                let h = g.scope("transform.LayerNorm", |g| g.layer_norm_layer(h, EPS))?;
+                let bias = g.weight("bias", &[self.vocab], Init::Constant(0.0))?;
+                let logits = g.project(h, table)?;
+                g.add(logits, bias)
+            }),
+            Head::Classes | Head::Numbers => {
+                let h = g.slice(h, 1, 0, 1)?;
+                let h = g.reshape(h, &[batch(), self.width.into()])?;
+                let h = g.scope("bert.pooler.dense", |g| g.linear_from(h, self.width, START, ZERO))?;
+                let h = g.tanh(h)?;
+                let h = g.dropout(h, self.dropout)?;
+                g.scope("classifier", |g| g.linear_from(h, self.classes, START, ZERO))
+            }
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! The smallest useful image classifier: two convolutions and a linear layer.
 
-use super::head::{CLASSIFY_OR_REGRESS, Head};
+use super::head::{CLASSIFY_OR_REGRESS, Head, Headed};
 use super::param::{Param, Params, extents, int, param, text, wrong};
-use super::{Architecture, Built, Family, ModelInput, rectangles};
+use super::{Architecture, Family, ModelInput, rectangles};
 use crate::graph::build::Builder;
-use crate::graph::{GraphError, GraphOutput, Value};
+use crate::graph::{GraphError, Value};
 use crate::windows::ConvOptions;
 
 /// Sizes of the network.
@@ -49,9 +49,13 @@ fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     Ok(Box::new(cnn))
 }
 
-impl Cnn {
+impl Headed for Cnn {
+    fn head(&self) -> Head {
+        self.head
+    }
+
     /// From the images `x` to the logits `[batch, classes]`.
-    pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
+    fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
         let mut x = rectangles(g, self.channels, self.size)?;
         for (name, out) in [("conv1", self.width), ("conv2", 2 * self.width)] {
             let options = ConvOptions::new(2).padding(1);
@@ -61,16 +65,5 @@ impl Cnn {
         }
         let x = g.flatten(x)?;
         g.scope("fc", |g| g.linear(x, self.classes, true))
-    }
-}
-
-impl Architecture for Cnn {
-    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
-        let x = self.build(g)?;
-        self.head.built(g, x)
-    }
-
-    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
-        Ok(self.head.predicted(self.build(g)?))
     }
 }

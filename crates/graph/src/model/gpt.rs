@@ -2,11 +2,11 @@
 //! tied embeddings. Weights are named as in nanoGPT and laid out as in PyTorch's `Linear`; the layer that
 //! judges a whole text from its last token is named as in Hugging Face's `GPT2ForSequenceClassification`.
 
-use super::head::{Head, NEXT_TOKENS, last_token};
+use super::head::{Head, Headed, NEXT_TOKENS, last_token};
 use super::param::{Param, ParamValue, Params, float, int, param, text, wrong};
-use super::{Architecture, Built, Family, ModelInput, Settings, tokens};
+use super::{Architecture, Family, ModelInput, Settings, tokens};
 use crate::graph::build::Builder;
-use crate::graph::{GraphError, GraphOutput, Init, Value};
+use crate::graph::{GraphError, Init, Value};
 
 /// Sizes of a GPT.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,27 +140,6 @@ const ZERO: Option<Init> = Some(Init::Constant(0.0));
 const EPS: f32 = 1e-5;
 
 impl Gpt {
-    /// From the tokens `x` to logits `[batch, length, vocab]`, or to one result per text `[batch, classes]`.
-    pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
-        let x = tokens(g, "x")?;
-        let table = g.scope("wte", |g| g.weight("weight", &[self.vocab, self.width], SMALL))?;
-        let positions = g.scope("wpe", |g| g.weight("weight", &[self.context, self.width], SMALL))?;
-        let h = g.scope("wte", |g| g.embedding(table, x, None))?;
-        let length = g.shape(x)[1].clone();
-        let positions = g.slice(positions, 0, 0, length)?;
-        let h = g.add(h, positions)?;
-        let mut h = g.dropout(h, self.dropout)?;
-        for layer in 0..self.layers {
-            h = g.scope(format!("h.{layer}"), |g| self.block(g, h))?;
-        }
-        let h = g.scope("ln_f", |g| g.layer_norm_layer(h, EPS))?;
-        if self.head == Head::Tokens {
-            return g.scope("lm_head", |g| g.project(h, table));
-        }
-        let last = last_token(g, h)?;
-        g.scope("score", |g| g.linear_from(last, self.classes, SMALL, None))
-    }
-
     fn block(&self, g: &mut Builder, x: Value) -> Result<Value, GraphError> {
         // Each block adds to the residual stream twice; this keeps its variance near one at the start.
         let last = Init::Normal(0.02 / (2.0 * self.layers as f32).sqrt());
@@ -188,13 +167,29 @@ impl Gpt {
     }
 }
 
-impl Architecture for Gpt {
-    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
-        let x = self.build(g)?;
-        self.head.built(g, x)
+impl Headed for Gpt {
+    fn head(&self) -> Head {
+        self.head
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
-        Ok(self.head.predicted(self.build(g)?))
+    /// From the tokens `x` to logits `[batch, length, vocab]`, or to one result per text `[batch, classes]`.
+    fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
+        let x = tokens(g, "x")?;
+        let table = g.scope("wte", |g| g.weight("weight", &[self.vocab, self.width], SMALL))?;
+        let positions = g.scope("wpe", |g| g.weight("weight", &[self.context, self.width], SMALL))?;
+        let h = g.scope("wte", |g| g.embedding(table, x, None))?;
+        let length = g.shape(x)[1].clone();
+        let positions = g.slice(positions, 0, 0, length)?;
+        let h = g.add(h, positions)?;
+        let mut h = g.dropout(h, self.dropout)?;
+        for layer in 0..self.layers {
+            h = g.scope(format!("h.{layer}"), |g| self.block(g, h))?;
+        }
+        let h = g.scope("ln_f", |g| g.layer_norm_layer(h, EPS))?;
+        if self.head == Head::Tokens {
+            return g.scope("lm_head", |g| g.project(h, table));
+        }
+        let last = last_token(g, h)?;
+        g.scope("score", |g| g.linear_from(last, self.classes, SMALL, None))
     }
 }

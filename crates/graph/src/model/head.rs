@@ -1,11 +1,12 @@
 //! Heads of models: what they predict, and the loss that follows from it.
 
 use super::param::Params;
-use super::{Built, classified, logits, regressed};
+use super::{Architecture, Built, classified, logits, regressed};
 use crate::dtype::DType;
 use crate::graph::build::Builder;
 use crate::graph::{GraphError, GraphOutput, Value};
 use crate::role::OutputRole;
+use std::fmt;
 
 /// The kind of prediction of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,26 @@ impl Head {
             Head::Tokens | Head::Classes => logits(result),
             Head::Numbers => vec![GraphOutput::of(OutputRole::Prediction, result)],
         }
+    }
+}
+
+/// A model with one result, which its head turns into a loss or a prediction.
+pub trait Headed: fmt::Debug + Send + Sync {
+    /// The kind of prediction.
+    fn head(&self) -> Head;
+
+    /// Builds the result from the data.
+    fn build(&self, g: &mut Builder) -> Result<Value, GraphError>;
+}
+
+impl<M: Headed> Architecture for M {
+    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
+        let x = self.build(g)?;
+        self.head().built(g, x)
+    }
+
+    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
+        Ok(self.head().predicted(self.build(g)?))
     }
 }
 

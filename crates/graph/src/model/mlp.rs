@@ -1,11 +1,11 @@
 //! Fully connected layers with relu between them; parameters are named as in a PyTorch `Sequential`.
 
-use super::head::{CLASSIFY_OR_REGRESS, Head};
+use super::head::{CLASSIFY_OR_REGRESS, Head, Headed};
 use super::param::{Param, Params, ints, param, text, wrong};
-use super::{Architecture, Built, Family, ModelInput, Settings, batch};
+use super::{Architecture, Family, ModelInput, Settings, batch};
 use crate::dtype::DType;
 use crate::graph::build::Builder;
-use crate::graph::{GraphError, GraphOutput, Value};
+use crate::graph::{GraphError, Value};
 
 /// The widths of input, hidden layers and output.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,9 +36,13 @@ fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     Ok(Box::new(Mlp { sizes, head: Head::read(p, CLASSIFY_OR_REGRESS)? }))
 }
 
-impl Mlp {
+impl Headed for Mlp {
+    fn head(&self) -> Head {
+        self.head
+    }
+
     /// From `x` to the logits or numbers `[batch, outputs]`.
-    pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
+    fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
         let mut x = g.data("x", DType::F32, &[batch(), self.sizes[0].into()])?;
         for (i, &out) in self.sizes[1..].iter().enumerate() {
             if i > 0 {
@@ -47,16 +51,5 @@ impl Mlp {
             x = g.scope(2 * i, |g| g.linear(x, out, true))?;
         }
         Ok(x)
-    }
-}
-
-impl Architecture for Mlp {
-    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
-        let x = self.build(g)?;
-        self.head.built(g, x)
-    }
-
-    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
-        Ok(self.head.predicted(self.build(g)?))
     }
 }

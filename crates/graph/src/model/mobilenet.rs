@@ -1,11 +1,11 @@
 //! MobileNet-V2: inverted residuals around depthwise convolutions, with torchvision's weight names.
 
-use super::head::{CLASSIFY_OR_REGRESS, Head};
+use super::head::{CLASSIFY_OR_REGRESS, Head, Headed};
 use super::param::{Param, Params, extents, float, int, param, text};
-use super::{Architecture, Built, Family, ModelInput, rectangles};
+use super::{Architecture, Family, ModelInput, rectangles};
 use crate::graph::build::Builder;
 use crate::graph::op::map::Function;
-use crate::graph::{GraphError, GraphOutput, Init, Value};
+use crate::graph::{GraphError, Init, Value};
 use crate::windows::ConvOptions;
 
 /// Shape of a MobileNet-V2.
@@ -75,31 +75,6 @@ struct Shape {
 
 const POINT: Shape = Shape { kernel: 1, stride: 1, depthwise: false };
 
-impl MobileNetV2 {
-    /// From the images `x` to the logits `[batch, classes]`.
-    pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
-        let channels = |c: usize| round_channels(c as f32 * self.width);
-        let x = rectangles(g, self.channels, self.size)?;
-        let stem = Shape { kernel: 3, stride: 2, depthwise: false };
-        let mut x = g.scope("features.0", |g| conv_norm_clamp(g, x, channels(32), stem))?;
-        let mut layer = 1;
-        for (expand, out, count, stride) in STAGES {
-            for k in 0..count {
-                let stride = if k == 0 { stride } else { 1 };
-                let name = format!("features.{layer}.conv");
-                x = g.scope(name, |g| inverted_residual(g, x, channels(out), stride, expand))?;
-                layer += 1;
-            }
-        }
-        let last = round_channels(1280.0 * self.width.max(1.0));
-        let x = g.scope(format!("features.{layer}"), |g| conv_norm_clamp(g, x, last, POINT))?;
-        let x = g.mean(x, &[2, 3], false)?;
-        let x = g.dropout(x, self.dropout)?;
-        let (start, zero) = (Init::Normal(0.01), Some(Init::Constant(0.0)));
-        g.scope("classifier.1", |g| g.linear_from(x, self.classes, start, zero))
-    }
-}
-
 fn inverted_residual(
     g: &mut Builder,
     x: Value,
@@ -141,13 +116,31 @@ fn conv_norm(
     g.scope(first + 1, |g| g.batch_norm_layer(x))
 }
 
-impl Architecture for MobileNetV2 {
-    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
-        let x = self.build(g)?;
-        self.head.built(g, x)
+impl Headed for MobileNetV2 {
+    fn head(&self) -> Head {
+        self.head
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
-        Ok(self.head.predicted(self.build(g)?))
+    /// From the images `x` to the logits `[batch, classes]`.
+    fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
+        let channels = |c: usize| round_channels(c as f32 * self.width);
+        let x = rectangles(g, self.channels, self.size)?;
+        let stem = Shape { kernel: 3, stride: 2, depthwise: false };
+        let mut x = g.scope("features.0", |g| conv_norm_clamp(g, x, channels(32), stem))?;
+        let mut layer = 1;
+        for (expand, out, count, stride) in STAGES {
+            for k in 0..count {
+                let stride = if k == 0 { stride } else { 1 };
+                let name = format!("features.{layer}.conv");
+                x = g.scope(name, |g| inverted_residual(g, x, channels(out), stride, expand))?;
+                layer += 1;
+            }
+        }
+        let last = round_channels(1280.0 * self.width.max(1.0));
+        let x = g.scope(format!("features.{layer}"), |g| conv_norm_clamp(g, x, last, POINT))?;
+        let x = g.mean(x, &[2, 3], false)?;
+        let x = g.dropout(x, self.dropout)?;
+        let (start, zero) = (Init::Normal(0.01), Some(Init::Constant(0.0)));
+        g.scope("classifier.1", |g| g.linear_from(x, self.classes, start, zero))
     }
 }

@@ -1,11 +1,11 @@
 //! A recurrent model of text: embedding, LSTM or GRU layers, linear decoder of every state or of the state
 //! of the last token. Weights are named as in PyTorch's word language model.
 
-use super::head::{Head, NEXT_TOKENS, last_token};
+use super::head::{Head, Headed, NEXT_TOKENS, last_token};
 use super::param::{Param, Params, float, int, param, text};
-use super::{Architecture, Built, Family, ModelInput, tokens};
+use super::{Architecture, Family, ModelInput, tokens};
 use crate::graph::build::Builder;
-use crate::graph::{GraphError, GraphOutput, Init, Value};
+use crate::graph::{GraphError, Init, Value};
 
 /// Sizes of a recurrent model of text.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,9 +64,13 @@ fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     }))
 }
 
-impl Recurrent {
+impl Headed for Recurrent {
+    fn head(&self) -> Head {
+        self.head
+    }
+
     /// From the tokens `x` to logits `[batch, length, vocab]`, or to one result per text `[batch, classes]`.
-    pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
+    fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
         let x = tokens(g, "x")?;
         let start = Init::Normal(1.0);
         let mut h = g.scope("encoder", |g| g.embedding_layer(x, self.vocab, self.width, start))?;
@@ -87,16 +91,5 @@ impl Recurrent {
             }
         };
         g.scope("decoder", |g| g.linear(h, outputs, true))
-    }
-}
-
-impl Architecture for Recurrent {
-    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
-        let x = self.build(g)?;
-        self.head.built(g, x)
-    }
-
-    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
-        Ok(self.head.predicted(self.build(g)?))
     }
 }

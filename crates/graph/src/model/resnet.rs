@@ -1,11 +1,11 @@
 //! ResNets and wide ResNets of any depth, with torchvision's weight names. The stem is that of
 //! ImageNet (7x7 with stride 2, then a maximum) or of small images (3x3).
 
-use super::head::{CLASSIFY_OR_REGRESS, Head};
+use super::head::{CLASSIFY_OR_REGRESS, Head, Headed};
 use super::param::{Param, Params, extents, flag, int, ints, param, text, wrong};
-use super::{Architecture, Built, Family, ModelInput, Settings, rectangles};
+use super::{Architecture, Family, ModelInput, Settings, rectangles};
 use crate::graph::build::Builder;
-use crate::graph::{GraphError, GraphOutput, Init, Value};
+use crate::graph::{GraphError, Init, Value};
 use crate::windows::ConvOptions;
 
 /// Shape of a ResNet.
@@ -110,27 +110,6 @@ fn conv_norm(
 }
 
 impl ResNet {
-    /// From the images `x` to the logits `[batch, classes]`.
-    pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
-        let mut x = rectangles(g, self.channels, self.size)?;
-        let (kernel, stride) = if self.stem == Stem::Imagenet { (7, 2) } else { (3, 1) };
-        x = conv_norm(g, x, ["conv1", "bn1"], self.width, kernel, stride)?;
-        x = g.relu(x)?;
-        if self.stem == Stem::Imagenet {
-            x = g.max_pool(x, &[3, 3], &[2, 2], &[1, 1])?;
-        }
-        for (stage, &count) in self.blocks.iter().enumerate() {
-            for k in 0..count {
-                let stride = if stage > 0 && k == 0 { 2 } else { 1 };
-                x = g.scope(format!("layer{}.{k}", stage + 1), |g| {
-                    self.block(g, x, self.width << stage, stride)
-                })?;
-            }
-        }
-        let x = g.mean(x, &[2, 3], false)?;
-        g.scope("fc", |g| g.linear(x, self.classes, true))
-    }
-
     fn block(&self, g: &mut Builder, x: Value, planes: usize, stride: usize) -> Result<Value, GraphError> {
         let out = if self.bottleneck { 4 * planes } else { planes };
         let mut y = x;
@@ -156,13 +135,29 @@ impl ResNet {
     }
 }
 
-impl Architecture for ResNet {
-    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
-        let x = self.build(g)?;
-        self.head.built(g, x)
+impl Headed for ResNet {
+    fn head(&self) -> Head {
+        self.head
     }
 
-    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
-        Ok(self.head.predicted(self.build(g)?))
+    /// From the images `x` to the logits `[batch, classes]`.
+    fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
+        let mut x = rectangles(g, self.channels, self.size)?;
+        let (kernel, stride) = if self.stem == Stem::Imagenet { (7, 2) } else { (3, 1) };
+        x = conv_norm(g, x, ["conv1", "bn1"], self.width, kernel, stride)?;
+        x = g.relu(x)?;
+        if self.stem == Stem::Imagenet {
+            x = g.max_pool(x, &[3, 3], &[2, 2], &[1, 1])?;
+        }
+        for (stage, &count) in self.blocks.iter().enumerate() {
+            for k in 0..count {
+                let stride = if stage > 0 && k == 0 { 2 } else { 1 };
+                x = g.scope(format!("layer{}.{k}", stage + 1), |g| {
+                    self.block(g, x, self.width << stage, stride)
+                })?;
+            }
+        }
+        let x = g.mean(x, &[2, 3], false)?;
+        g.scope("fc", |g| g.linear(x, self.classes, true))
     }
 }

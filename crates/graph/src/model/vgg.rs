@@ -1,10 +1,10 @@
 //! VGG networks with torchvision's weight names.
 
-use super::head::{CLASSIFY_OR_REGRESS, Head};
+use super::head::{CLASSIFY_OR_REGRESS, Head, Headed};
 use super::param::{Param, Params, extents, float, int, ints, param, text, wrong};
-use super::{Architecture, Built, Family, ModelInput, Settings, rectangles};
+use super::{Architecture, Family, ModelInput, Settings, rectangles};
 use crate::graph::build::Builder;
-use crate::graph::{GraphError, GraphOutput, Init, Value};
+use crate::graph::{GraphError, Init, Value};
 use crate::windows::ConvOptions;
 
 /// Shape of a VGG.
@@ -76,9 +76,13 @@ fn make(p: &Params) -> Result<Box<dyn Architecture>, GraphError> {
     Ok(Box::new(vgg))
 }
 
-impl Vgg {
+impl Headed for Vgg {
+    fn head(&self) -> Head {
+        self.head
+    }
+
     /// From the images `x` to the logits `[batch, classes]`.
-    pub fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
+    fn build(&self, g: &mut Builder) -> Result<Value, GraphError> {
         let mut x = rectangles(g, self.channels, self.size)?;
         let mut layer = 0;
         for (stage, &count) in self.convolutions.iter().enumerate() {
@@ -106,16 +110,5 @@ impl Vgg {
             }
         }
         Ok(x)
-    }
-}
-
-impl Architecture for Vgg {
-    fn objective(&self, _: usize, g: &mut Builder) -> Result<Built, GraphError> {
-        let x = self.build(g)?;
-        self.head.built(g, x)
-    }
-
-    fn forward(&self, g: &mut Builder) -> Result<Vec<GraphOutput>, GraphError> {
-        Ok(self.head.predicted(self.build(g)?))
     }
 }

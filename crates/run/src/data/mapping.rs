@@ -2,7 +2,6 @@
 //! into batches like those of training, and compares two sets of data.
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
 use super::format::vocabulary::Vocabulary;
@@ -115,29 +114,8 @@ impl Mapping {
         if self.tokens.is_some() { &[] } else { &self.shape }
     }
 
-    /// SHA-256 in hexadecimal of everything that determines the meaning of inputs and outputs. Paths, numbers of
-    /// examples and window lengths are not included.
-    pub fn fingerprint(&self) -> String {
-        let bits = |list: &[f32]| list.iter().map(|v| v.to_bits()).collect::<Vec<u32>>();
-        let meaning = serde_json::json!([
-            self.extents(),
-            self.classes,
-            self.class_names,
-            self.targets,
-            bits(&self.mean),
-            bits(&self.std),
-            self.columns,
-            bits(&self.fill),
-            self.vocabulary,
-            self.tokens,
-            self.characters,
-            self.tokenizer,
-        ]);
-        Sha256::digest(meaning.to_string()).iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    /// Messages on how `other`, the present data, differs from this, the former data. Empty exactly when the
-    /// fingerprints are equal.
+    /// Messages on how `other`, the present data, differs from this, the former data. Empty if inputs and outputs mean the
+    /// same; paths, numbers of examples and window lengths do not count.
     pub fn differences(&self, other: &Mapping) -> Vec<String> {
         let mut out = Vec::new();
         let mut say =

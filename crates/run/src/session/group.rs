@@ -5,7 +5,7 @@ use super::{Evaluated, Hyper, RankSession, Scalar, Scalars, Session, SessionErro
 use crate::data::Batch;
 use crate::team::{Team, into_inner, lock, side_by_side};
 use gulliver_graph::dim::{BATCH, Bindings};
-use gulliver_graph::graph::{Graph, Origin, Phase, Role, Value, ValueInfo};
+use gulliver_graph::graph::{Graph, Role, Value, ValueInfo};
 use gulliver_graph::role::{OutputRole, OutputScope};
 use gulliver_plan::document::collectives::all_get_through;
 use gulliver_plan::document::job::{Purpose, share_of_batch};
@@ -161,7 +161,7 @@ impl Session {
         let graph = self.ranks[0].graph();
         let mut outcomes = outcomes.into_iter();
         let mut sum = outcomes.next().expect("there is a first device");
-        let of_forward = |name: &str| graph.output(name).is_some_and(|v| repeats(graph, v));
+        let of_forward = |name: &str| graph.output(name).is_some_and(|value| graph.repeats(value));
         let own = |(name, sum): &(&str, &mut Scalar)| sum.scope == OutputScope::Device && of_forward(name);
         for outcome in outcomes {
             for (name, sum) in sum.scalars.iter_mut().filter(own) {
@@ -204,11 +204,4 @@ impl RankSession {
 /// The message of a panic.
 fn last_words(panic: &(dyn Any + Send)) -> Option<&str> {
     panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str))
-}
-
-fn repeats(graph: &Graph, v: Value) -> bool {
-    match graph.value(v).origin {
-        Origin::Node { node, .. } => graph.nodes[node.index()].phase != Phase::Update,
-        Origin::Input(_) => false,
-    }
 }

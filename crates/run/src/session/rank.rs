@@ -85,11 +85,6 @@ impl RankSession {
         &self.plan.graph
     }
 
-    /// The device.
-    pub fn device(&self) -> &dyn Device {
-        &*self.device
-    }
-
     /// Bytes moved so far.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = self.ledger;

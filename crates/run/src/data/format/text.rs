@@ -74,11 +74,6 @@ impl Text {
         self.len == 0
     }
 
-    /// The meaning of the ids.
-    pub fn vocabulary(&self) -> &Vocabulary {
-        &self.vocabulary
-    }
-
     /// Appends ids `start..start + count` (which must exist) to `out`.
     fn read(&self, start: usize, count: usize, out: &mut Vec<i64>) -> Result<(), DataError> {
         if !self.tokens.is_empty() {
@@ -206,7 +201,7 @@ mod tests {
         let content: String =
             (0..5000u32).map(|i| ['a', 'é', '大', '\u{1F600}'][(i * i % 7 % 4) as usize]).collect();
         let t = text(&content, true);
-        let ids = t.vocabulary().encode(&content).unwrap();
+        let ids = t.vocabulary.encode(&content).unwrap();
         assert_eq!(t.len(), 5000);
         let w = TextWindows::new(t, 0..5000, 1100, 17).unwrap();
         for i in 0..w.len() {
