@@ -2,6 +2,7 @@
 
 use crate::cluster::Group;
 use crate::strategy::ClusterStrategy;
+use std::cmp::Ordering;
 
 /// Seconds of a step by what they are spent on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -233,8 +234,13 @@ pub struct Estimate {
 }
 
 /// Those that fit come first, by time; the others by what they lack.
-pub fn order(a: &Estimate, b: &Estimate) -> std::cmp::Ordering {
-    let key = |one: &Estimate| one.missing.map_or((0, one.seconds), |missing| (1, missing));
+pub fn order(a: &Estimate, b: &Estimate) -> Ordering {
+    by_fit((a.missing, a.seconds), (b.missing, b.seconds))
+}
+
+/// The order of two estimates, given missing bytes and seconds of each.
+pub(crate) fn by_fit(a: (Option<f64>, f64), b: (Option<f64>, f64)) -> Ordering {
+    let key = |(missing, seconds): (Option<f64>, f64)| missing.map_or((0, seconds), |missing| (1, missing));
     let ((fits_a, a), (fits_b, b)) = (key(a), key(b));
     fits_a.cmp(&fits_b).then(a.total_cmp(&b))
 }

@@ -66,6 +66,11 @@ impl ModelLayer {
         ModelLayer { name: name.into(), count: 1, forward, backward, ..ModelLayer::default() }
     }
 
+    /// Keeps elements of a sample for the backward pass.
+    pub fn keep(&mut self, elements: f64) {
+        if self.reductions > 0.0 { self.kept_whole += elements } else { self.kept += elements }
+    }
+
     /// Floating-point operations of the forward pass of one sample.
     pub fn flops(&self) -> f64 {
         self.forward.iter().filter(|w| w.family != KernelFamily::Timed).map(|w| w.flops).sum::<f64>()

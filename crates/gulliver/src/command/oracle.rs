@@ -62,7 +62,7 @@ pub struct OracleArguments {
     /// fp32, tf32 or mixed [default: mixed where the device has it].
     #[arg(long)]
     precision: Option<String>,
-    /// Software that trains: pytorch, megatron, tensorflow, mxnet, chainer, ideal, gulliver.
+    /// Software that trains: pytorch, megatron, deepspeed, tensorflow, mxnet, chainer, ideal, gulliver.
     #[arg(long)]
     software: Option<String>,
     /// Consider this many jobs of the model, each with its own batch: fused to arrays, or side by side.

@@ -24,17 +24,12 @@ const LEGEND: &str = "\narray: jobs fused into one whose operators work on all o
 pub struct JobsQuestion<'a> {
     /// As the user named the model.
     pub name: &'a str,
-    /// The model.
     pub workload: &'a Workload,
-    /// The machine.
     pub cluster: &'a Cluster,
-    /// The rest; its batch is that of each job.
+    /// Its batch is that of each job.
     pub setting: &'a Setting,
-    /// Jobs.
     pub jobs: u32,
-    /// Numbers of devices.
     pub devices: &'a [u32],
-    /// Everything as JSON.
     pub json: bool,
     /// Where to write a page.
     pub html: Option<&'a Path>,
