@@ -4,7 +4,7 @@ use crate::cluster::Group;
 use crate::strategy::ClusterStrategy;
 use std::cmp::Ordering;
 
-/// Seconds of a step by what they are spent on.
+/// Seconds of a step by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Phases {
     /// Kernels of the forward pass.
@@ -170,7 +170,7 @@ pub enum Bottleneck {
 }
 
 impl Bottleneck {
-    /// In words, and what they mean where they do not say it themselves.
+    /// Its words, and their meaning where they do not say it.
     fn row(self) -> (&'static str, Option<&'static str>) {
         match self {
             Bottleneck::Compute => ("compute", Some("devices compute nearly all the time")),
@@ -233,7 +233,7 @@ pub struct Estimate {
     pub throughput: f64,
 }
 
-/// Those that fit come first, by time; the others by what they lack.
+/// Those that fit come first, by time; the others by missing bytes.
 pub fn order(a: &Estimate, b: &Estimate) -> Ordering {
     by_fit((a.missing, a.seconds), (b.missing, b.seconds))
 }

@@ -12,7 +12,7 @@ use crate::workload::Workload;
 /// The strategies that were tried, best first.
 #[derive(Clone, Debug)]
 pub struct Ranking {
-    /// Those that fit by time, then those that do not by the bytes they lack; the best few of every family.
+    /// The best few of every family: first those that fit, by time, then the others, by missing bytes.
     pub estimates: Vec<Estimate>,
     /// Configurations tried.
     pub tried: usize,

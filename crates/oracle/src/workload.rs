@@ -61,7 +61,7 @@ pub struct ModelLayer {
 }
 
 impl ModelLayer {
-    /// A layer of which nothing is known but what it computes.
+    /// A layer with these kernels; all its other figures are zero.
     pub fn new(name: impl Into<String>, forward: Vec<KernelWork>, backward: Vec<KernelWork>) -> ModelLayer {
         ModelLayer { name: name.into(), count: 1, forward, backward, ..ModelLayer::default() }
     }

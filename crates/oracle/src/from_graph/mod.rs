@@ -265,7 +265,7 @@ fn whole(graph: &Graph, mut v: Value) -> Value {
     v
 }
 
-/// Values of the forward pass and data that the backward pass reads; a view counts as what it is a view of.
+/// Values of the forward pass and data that the backward pass reads. A view counts as its whole value.
 fn kept(graph: &Graph) -> BTreeSet<Value> {
     let backward = graph.nodes.iter().filter(|node| node.phase == Phase::Backward);
     let mut all = BTreeSet::new();

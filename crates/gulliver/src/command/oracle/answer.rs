@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Layers in a row that are shared alike, and strategies that do not fit, of which a line names this many.
 const NAMED: usize = 6;
 
-/// Training that is asked about: its samples, and what people call that many.
+/// An amount of training: its samples, and its name for people.
 pub struct Training {
     pub samples: f64,
     /// Such as `300B tokens`.
@@ -166,7 +166,7 @@ impl Question<'_> {
     }
 }
 
-/// Short names and what they mean.
+/// Short names and their meanings.
 pub type Meanings = Vec<(String, &'static str)>;
 
 /// The short names of these estimates with their meanings.

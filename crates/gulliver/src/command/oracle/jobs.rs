@@ -35,7 +35,7 @@ pub struct JobsQuestion<'a> {
     pub html: Option<&'a Path>,
 }
 
-/// Answers for every number of devices; `about` is what it is about, in lines.
+/// Answers for every number of devices; `about` is lines about the question.
 pub fn run(asked: &JobsQuestion, about: &[String]) -> Result<(), Error> {
     let JobsQuestion { workload, cluster, setting, jobs, .. } = *asked;
     let mut scales: Vec<(u32, Vec<JobsEstimate>)> = Vec::new();
@@ -67,7 +67,7 @@ pub fn run(asked: &JobsQuestion, about: &[String]) -> Result<(), Error> {
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
 }
 
-/// The best width of every sharing, and what other widths of an array would gain.
+/// The best width of every sharing, and the gains of other widths of an array.
 fn table(devices: u32, all: &[JobsEstimate], cluster: &Cluster) -> String {
     let columns = [
         Column::Left("jobs of a device"),
