@@ -3,13 +3,12 @@
 
 use crate::OracleError;
 use crate::cluster::Cluster;
-use crate::deal::{joined, whole};
-use crate::estimate::{Interval, Memory, Phases};
+use crate::deal::whole;
+use crate::estimate::{Interval, Memory, Phases, by_fit};
 use crate::interval::interval;
-use crate::kernel::{KernelFamily, KernelWork};
 use crate::memory::memory;
 use crate::setting::Setting;
-use crate::stage::{Costs, Pass};
+use crate::stage::{Costs, Pass, Stage};
 use crate::strategy::ClusterStrategy;
 use crate::workload::Workload;
 
@@ -98,11 +97,7 @@ pub fn share(
         widths.dedup();
         all.extend(widths.into_iter().map(|width| job.shared(sharing, width)));
     }
-    all.sort_by(|a, b| {
-        let key = |one: &JobsEstimate| one.missing.map_or((0, one.seconds), |missing| (1, missing));
-        let ((fits_a, a), (fits_b, b)) = (key(a), key(b));
-        fits_a.cmp(&fits_b).then(a.total_cmp(&b))
-    });
+    all.sort_by(|a, b| by_fit((a.missing, a.seconds), (b.missing, b.seconds)));
     Ok(all)
 }
 
@@ -166,39 +161,34 @@ impl Jobs<'_> {
     fn step(&self, sharing: JobSharing, width: u32) -> Phases {
         let Jobs { cluster, setting, .. } = *self;
         let members = width as f64;
-        let fused = if sharing == JobSharing::Array { members } else { 1.0 };
-        let mut passes = [Pass::default(), Pass::default()];
-        for layer in &self.workload.layers {
-            for (pass, works) in passes.iter_mut().zip([&layer.forward, &layer.backward]) {
-                for work in works {
-                    let seconds = self.seconds(&member(*work, fused));
-                    pass.compute += layer.count as f64 * seconds;
-                    pass.host += layer.count as f64 * work.calls * setting.software.dispatch;
-                }
-            }
-        }
+        let stage = match sharing {
+            JobSharing::Array => self.stage(&fused(self.workload, members)),
+            JobSharing::Serial | JobSharing::Processes => self.stage(self.workload),
+        };
         // Processes launch beside each other, and their kernels take turns.
-        let side_by_side = if sharing == JobSharing::Processes { members } else { 1.0 };
-        let [forward, backward] =
-            passes.map(|pass| Pass { compute: side_by_side * pass.compute, ..pass }.seconds());
+        let turns = if sharing == JobSharing::Processes { members } else { 1.0 };
+        let seconds = |pass: Pass| Pass { compute: turns * pass.compute, ..pass }.seconds();
         let moved = members * self.workload.weights() * setting.update_bytes();
         let device = &cluster.device;
-        let update = moved / (device.bandwidth * device.efficiency.memory) + setting.software.step;
-        Phases { forward, backward, update, ..Phases::default() }
+        Phases {
+            forward: seconds(stage.forward),
+            backward: seconds(stage.backward),
+            update: moved / (device.bandwidth * device.efficiency.memory) + setting.software.step,
+            ..Phases::default()
+        }
     }
 
-    fn seconds(&self, work: &KernelWork) -> f64 {
-        let passes = if work.family == KernelFamily::Memory { self.setting.software.passes } else { 1.0 };
-        passes * work.seconds(&self.cluster.device, self.setting.precision, self.setting.batch as f64)
+    /// A workload on one device.
+    fn stage(&self, workload: &Workload) -> Stage {
+        let strategy = ClusterStrategy::serial(self.setting.batch);
+        let costs = Costs { workload, cluster: self.cluster, strategy: &strategy, setting: self.setting };
+        whole(&workload.layers).joined(&costs.layers())
     }
 
     /// Members of an array have all but the context for themselves; processes have that, too.
     fn memory(&self, sharing: JobSharing, width: u32) -> Memory {
-        let Jobs { workload, cluster, setting, .. } = *self;
-        let strategy = ClusterStrategy::serial(setting.batch);
-        let costs = Costs { workload, cluster, strategy: &strategy, setting };
-        let stages = joined(&costs, &[whole(&workload.layers)], &costs.layers());
-        let one = memory(&stages[0], &strategy, setting, 0.0);
+        let strategy = ClusterStrategy::serial(self.setting.batch);
+        let one = memory(&self.stage(self.workload), &strategy, self.setting, 0.0);
         let members = width as f64;
         let contexts = if sharing == JobSharing::Processes { members } else { 1.0 };
         Memory {
@@ -207,7 +197,7 @@ impl Jobs<'_> {
             optimizer: members * one.optimizer,
             activations: members * one.activations,
             workspace: members * one.workspace,
-            context: contexts * cluster.device.context,
+            context: contexts * self.cluster.device.context,
             host: 0.0,
         }
     }
@@ -225,15 +215,17 @@ impl Jobs<'_> {
     }
 }
 
-/// One kernel for all members of an array: products, elements and weights of each, one launch.
-fn member(work: KernelWork, members: f64) -> KernelWork {
-    KernelWork {
-        flops: work.flops * members,
-        moved: work.moved * members,
-        weights: work.weights * members,
-        products: work.products * members,
-        ..work
+/// An array of members: every kernel has the products, elements and weights of all of them, and one launch.
+fn fused(workload: &Workload, members: f64) -> Workload {
+    let mut array = workload.clone();
+    for layer in &mut array.layers {
+        for work in layer.forward.iter_mut().chain(&mut layer.backward) {
+            for figure in [&mut work.flops, &mut work.moved, &mut work.weights, &mut work.products] {
+                *figure *= members;
+            }
+        }
     }
+    array
 }
 
 #[cfg(test)]

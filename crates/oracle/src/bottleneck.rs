@@ -5,8 +5,8 @@ use crate::estimate::{Bottleneck, Phases};
 use crate::stage::Stage;
 use crate::strategy::{ClusterStrategy, Cut};
 
-/// The phase that costs most beside computing, once that is half as long; else what bounds computing. `group`
-/// is the devices that exchange gradients.
+/// The longest phase beside computing, if it takes half as long as computing; else the limit of computing. `group` is
+/// the devices that exchange gradients.
 pub(super) fn bottleneck(
     phases: &Phases,
     stages: &[Stage],

@@ -122,7 +122,7 @@ impl Cluster {
         }
     }
 
-    /// Refuses what cannot be a cluster.
+    /// Refuses figures that no cluster has.
     pub fn check(&self) -> Result<(), OracleError> {
         self.device.check()?;
         for link in [&self.within, &self.between, &self.host] {

@@ -1,5 +1,4 @@
-//! How layers are dealt to stages or packs: in even parts where a layer repeats, else such that the slowest is as
-//! fast as it can be.
+//! Layers dealt to stages or packs: in even parts where a layer repeats, else with the least time of the slowest.
 
 use crate::stage::{Costs, Stage};
 use crate::workload::ModelLayer;
@@ -35,8 +34,8 @@ pub fn shares(layers: &[ModelLayer], each: &[Stage], stages: usize) -> Vec<Share
     }
 }
 
-/// Stages that have the repeated layer in even parts, the first also what comes before it and the last what
-/// comes after it. Where it cannot be divided, stages after the first have one more.
+/// Stages with even parts of the repeated layer. The first also has the layers before it and the last those after it.
+/// Where copies do not divide evenly, stages after the first have one more.
 fn evenly(layers: &[ModelLayer], repeated: usize, stages: usize) -> Vec<Share> {
     let (part, more) = (layers[repeated].count as usize / stages, layers[repeated].count as usize % stages);
     let made = |at: usize, count: usize, [from, copies, to]: [usize; 3]| {
@@ -78,7 +77,7 @@ pub fn finished(costs: &Costs, shares: &[Share], stages: Vec<Stage>) -> Vec<Stag
     made
 }
 
-/// Stages such that the slowest is as fast as it can be.
+/// Stages with the least time of the slowest.
 pub fn by_time(layers: &[ModelLayer], each: &[Stage], stages: usize) -> Vec<Share> {
     let units: Vec<(usize, f64)> = layers
         .iter()

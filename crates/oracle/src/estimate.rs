@@ -2,8 +2,9 @@
 
 use crate::cluster::Group;
 use crate::strategy::ClusterStrategy;
+use std::cmp::Ordering;
 
-/// Seconds of a step by what they are spent on.
+/// Seconds of a step by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Phases {
     /// Kernels of the forward pass.
@@ -169,7 +170,7 @@ pub enum Bottleneck {
 }
 
 impl Bottleneck {
-    /// In words, and what they mean where they do not say it themselves.
+    /// Its words, and their meaning where they do not say it.
     fn row(self) -> (&'static str, Option<&'static str>) {
         match self {
             Bottleneck::Compute => ("compute", Some("devices compute nearly all the time")),
@@ -232,9 +233,14 @@ pub struct Estimate {
     pub throughput: f64,
 }
 
-/// Those that fit come first, by time; the others by what they lack.
-pub fn order(a: &Estimate, b: &Estimate) -> std::cmp::Ordering {
-    let key = |one: &Estimate| one.missing.map_or((0, one.seconds), |missing| (1, missing));
+/// Those that fit come first, by time; the others by missing bytes.
+pub fn order(a: &Estimate, b: &Estimate) -> Ordering {
+    by_fit((a.missing, a.seconds), (b.missing, b.seconds))
+}
+
+/// The order of two estimates, given missing bytes and seconds of each.
+pub(crate) fn by_fit(a: (Option<f64>, f64), b: (Option<f64>, f64)) -> Ordering {
+    let key = |(missing, seconds): (Option<f64>, f64)| missing.map_or((0, seconds), |missing| (1, missing));
     let ((fits_a, a), (fits_b, b)) = (key(a), key(b));
     fits_a.cmp(&fits_b).then(a.total_cmp(&b))
 }

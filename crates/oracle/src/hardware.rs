@@ -97,7 +97,7 @@ const VOLTA: Efficiency = Efficiency {
     gap: 1e-6,
 };
 
-/// Ampere, and what came after it. Fitted on GPT on one and two A100 and on forward passes (`mixed`), and on
+/// Ampere and later. Fitted on GPT on one and two A100 and on forward passes (`mixed`), and on
 /// published throughput of a single A100 (`tf32`, convolutions).
 const AMPERE: Efficiency = Efficiency {
     matrix: [0.84, 0.711, 0.92],
@@ -156,7 +156,7 @@ impl Accelerator {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// The processor of a machine whose kernels have these rates, which are what they reach.
+    /// The processor of a machine whose kernels reach these rates.
     pub fn cpu(rates: Rates, memory: f64) -> Accelerator {
         Accelerator {
             name: "cpu".into(),
@@ -181,7 +181,7 @@ impl Accelerator {
         }
     }
 
-    /// Refuses what cannot be a device.
+    /// Refuses figures that no device has.
     pub fn check(&self) -> Result<(), OracleError> {
         let figures = [
             ("memory", self.memory),

@@ -167,7 +167,7 @@ impl KernelWork {
     }
 
     /// The share of it that one of `ways` devices does if samples are cut in space; the windows of
-    /// convolutions overlap by what their halo adds.
+    /// convolutions overlap by their halo.
     pub fn cut_in_space(mut self, ways: f64) -> KernelWork {
         self.flops /= ways;
         self.moved /= ways;

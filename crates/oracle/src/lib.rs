@@ -33,7 +33,7 @@ mod turns;
 pub mod words;
 pub mod workload;
 
-/// Why there is no answer, and what would be allowed.
+/// Why there is no answer. Messages say which values are allowed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OracleError {
     /// A name that no table has.
@@ -49,7 +49,7 @@ pub enum OracleError {
     /// A figure that cannot be.
     #[error("{what} is {value}; give a number above zero")]
     Figure {
-        /// Of what.
+        /// Its name.
         what: String,
         /// The figure.
         value: f64,
@@ -108,7 +108,7 @@ pub enum OracleError {
     Graph(String),
 }
 
-/// The row of a table that has this name, whatever its case.
+/// The row of a table that has this name; case does not count.
 fn named<R>(
     table: &'static [R],
     what: &'static str,

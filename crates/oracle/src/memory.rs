@@ -36,7 +36,7 @@ pub fn memory(stage: &Stage, strategy: &ClusterStrategy, setting: &Setting, cont
     }
 }
 
-/// Micro-batches of which the stage at this place keeps what its backward pass needs, at most.
+/// The most micro-batches for whose backward pass the stage at this place keeps values at a time.
 pub fn under_way(at: u32, strategy: &ClusterStrategy, setting: &Setting) -> f64 {
     let micro_batches = strategy.micro_batches(setting.batch).max(1);
     match strategy.order {

@@ -112,7 +112,7 @@ impl LayerCut {
         matches!(self, LayerCut::Batch | LayerCut::Space)
     }
 
-    /// The strategy of those who share all layers in this way, on the devices of `mixed`.
+    /// The strategy that cuts all layers so, on the devices of `mixed`.
     pub fn single(self, mixed: &ClusterStrategy) -> Option<ClusterStrategy> {
         let ClusterStrategy { data, ways, micro_batch, .. } = *mixed;
         let cut = match self {
@@ -300,7 +300,7 @@ impl<'a> Table<'a> {
         let device = &cluster.device;
         let update = weights * setting.update_bytes() / (device.bandwidth * device.efficiency.memory);
         let element = setting.precision.bytes();
-        // Layers share the start of an exchange; what one adds is its bytes.
+        // All layers share the start of an exchange; each adds its bytes.
         let all = (costs.workload.weights() * element).max(1.0);
         let slope = all_reduce(cluster, joint(costs), all) / all;
         Alone {

@@ -1,5 +1,5 @@
-//! Links between devices as tables: public bandwidths with their source, and what collectives reach of
-//! them. NVLink figures are fitted on published all-reduce times; others state what is assumed.
+//! Links between devices as tables: public bandwidths with their source, and the shares of them that collectives reach.
+//! Shares of NVLink are fitted on published all-reduce times; the others are assumed.
 
 use crate::OracleError;
 
@@ -27,7 +27,7 @@ pub struct Protocol {
     pub share: f64,
 }
 
-/// A link: what one device may send in a second, while it receives as much.
+/// A link over which a device sends and receives at the same time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterLink {
     /// As users name it.
@@ -110,7 +110,7 @@ impl ClusterLink {
         }
     }
 
-    /// Refuses what cannot be a link.
+    /// Refuses a bandwidth that no link has.
     pub fn check(&self) -> Result<(), OracleError> {
         if self.bandwidth.is_finite() && self.bandwidth > 0.0 {
             return Ok(());

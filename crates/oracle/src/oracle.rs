@@ -30,13 +30,13 @@ pub fn estimate(
 /// Layers' costs depend on ways, cut, micro-batch, recomputation, devices, and whether gradients are accumulated.
 type Key = (u32, Cut, u32, Recompute, u32, bool);
 
-/// Which stages have which layers, and what they come to.
+/// The layers of each stage, and the stages' costs.
 struct Dealt {
     shares: Vec<Share>,
     stages: Vec<Stage>,
 }
 
-/// Answers about one model, cluster and setting; remembers what strategies have in common.
+/// Answers about one model, cluster and setting. Costs that strategies share are computed once.
 pub struct Oracle<'a> {
     workload: &'a Workload,
     cluster: &'a Cluster,
@@ -131,7 +131,7 @@ impl<'a> Oracle<'a> {
             let stage = |(share, kept): (&Share, &Stage)| {
                 let needed = memory(kept, strategy, self.setting, self.cluster.device.context).device();
                 let under_way = under_way(share.at, strategy, self.setting);
-                // A byte more than is needed, whatever sums round to.
+                // One more byte, against rounding of sums.
                 let missing = needed - self.cluster.device.memory;
                 let missing = if missing > 0.0 { missing + 1.0 } else { missing };
                 planned(share, levels, Need { missing, kept: element * under_way, working: element })

@@ -5,14 +5,14 @@ use crate::cluster::Cluster;
 use crate::estimate::{Estimate, order};
 use crate::oracle::Oracle;
 use crate::setting::Setting;
-use crate::strategy::{ClusterStrategy, Cut, LayerResidence, Order, Recompute, micro_batches};
+use crate::strategy::{ClusterStrategy, Cut, Order, Recompute, micro_batches};
 use crate::stream::each_stream;
 use crate::workload::Workload;
 
 /// The strategies that were tried, best first.
 #[derive(Clone, Debug)]
 pub struct Ranking {
-    /// Those that fit by time, then those that do not by the bytes they lack; the best few of every family.
+    /// The best few of every family: first those that fit, by time, then the others, by missing bytes.
     pub estimates: Vec<Estimate>,
     /// Configurations tried.
     pub tried: usize,
@@ -114,11 +114,9 @@ pub fn each_strategy(workload: &Workload, devices: u32, batch: u32, mut f: impl 
                                     cut,
                                     stages,
                                     order,
-                                    micro_batch,
                                     shard,
                                     recompute,
-                                    offload: false,
-                                    stream: LayerResidence::Resident,
+                                    ..ClusterStrategy::serial(micro_batch)
                                 });
                             }
                         }
@@ -172,16 +170,27 @@ pub fn limits(workload: &Workload, batch: u32) -> Vec<(&'static str, u32)> {
     all.into_iter().filter(|(name, limit)| *limit > 1 || *name == "data").collect()
 }
 
-/// Money and kilowatt hours of an epoch, if a cluster's prices are known; energy always is.
-pub fn epoch_cost(one: &Estimate, cluster: &Cluster, setting: &Setting) -> (Option<f64>, f64) {
-    let devices = one.strategy.devices() as f64;
-    let hours = one.seconds * (setting.epoch / setting.batch as f64).ceil() / 3600.0;
-    let energy = devices * cluster.device.watts * hours / 1000.0;
-    let rent = cluster.price.map(|price| price * devices * hours);
-    let power = cluster.energy_price.map(|price| price * energy);
-    let money = match (rent, power) {
-        (None, None) => None,
-        (rent, power) => Some(rent.unwrap_or(0.0) + power.unwrap_or(0.0)),
-    };
-    (money, energy)
+/// What an epoch costs.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct EpochCost {
+    /// Seconds.
+    pub seconds: f64,
+    /// Kilowatt hours.
+    pub kwh: f64,
+    /// Money, if the cluster has prices.
+    pub money: Option<f64>,
+}
+
+impl EpochCost {
+    /// The epoch of a strategy.
+    pub fn new(one: &Estimate, cluster: &Cluster, setting: &Setting) -> EpochCost {
+        let devices = one.strategy.devices() as f64;
+        let seconds = one.seconds * (setting.epoch / setting.batch as f64).ceil();
+        let hours = devices * seconds / 3600.0;
+        let kwh = cluster.device.watts * hours / 1000.0;
+        let rent = cluster.price.map(|price| price * hours);
+        let power = cluster.energy_price.map(|price| price * kwh);
+        let money = rent.or(power).map(|_| rent.unwrap_or(0.0) + power.unwrap_or(0.0));
+        EpochCost { seconds, kwh, money }
+    }
 }

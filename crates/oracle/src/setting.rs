@@ -28,9 +28,9 @@ pub struct Software {
     pub feed: Feed,
     /// Seconds for every byte of a sample that a process loads, while its device works on the batch before.
     pub read: f64,
-    /// Passes over memory of element-wise work, relative to what fused kernels need.
+    /// Passes over memory of element-wise kernels, relative to fused ones.
     pub passes: f64,
-    /// Bytes the update moves for every weight, relative to what a fused kernel needs.
+    /// Bytes the update moves for every weight, relative to a fused kernel.
     pub update: f64,
     /// Elements moved for every weight to add the gradients of a micro-batch to the sum; 0 where fitted rates
     /// contain it.
@@ -137,7 +137,7 @@ const TABLE: &[Software] = &[
         passes: 0.75,
         // Gradients are made 32-bit numbers, unscaled, squared for their norm, clipped, used, and set to zero: 60 bytes.
         update: 2.0,
-        // Read the sum and what is new, write the sum: a kernel of its own, as gradients live in one flat buffer.
+        // Read the sum and the new gradients, write the sum: a kernel of its own, as gradients live in one flat buffer.
         accumulate: 3.0,
         scattered: true,
         spread: 0.05,

@@ -11,11 +11,10 @@ use crate::workload::{ModelLayer, Workload};
 /// Seconds of one pass: kernels, collectives between devices that share layers, and launches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pass {
-    /// Kernels.
     pub compute: f64,
     /// Collectives between the devices that share layers.
     pub collectives: f64,
-    /// Launches.
+    /// Seconds in which the host launches the kernels.
     pub host: f64,
 }
 
@@ -44,9 +43,7 @@ const SHARPNESS: f64 = 2.5;
 /// Seconds of a forward and of a backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PassSeconds {
-    /// Of the forward pass.
     pub forward: f64,
-    /// Of the backward pass.
     pub backward: f64,
 }
 
@@ -59,9 +56,8 @@ pub struct Stage {
     pub count: u32,
     /// Seconds of its passes.
     pub took: PassSeconds,
-    /// The forward pass.
     pub forward: Pass,
-    /// The backward pass with recomputation.
+    /// With recomputation.
     pub backward: Pass,
     /// Weights of the stage on this device.
     pub weights: f64,
@@ -112,13 +108,9 @@ impl Stage {
 
 /// A question from which the costs of layers follow.
 pub struct Costs<'a> {
-    /// The model.
     pub workload: &'a Workload,
-    /// The machine.
     pub cluster: &'a Cluster,
-    /// How devices share the model.
     pub strategy: &'a ClusterStrategy,
-    /// Batch, precision, optimizer and software.
     pub setting: &'a Setting,
 }
 

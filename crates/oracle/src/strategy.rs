@@ -1,5 +1,5 @@
-//! Ways to train on several devices, as one plain struct: replicas x devices that share layers x stages,
-//! and what is recomputed, sharded or kept off the device.
+//! A strategy for a cluster as one plain struct: replicas x devices that share layers x stages, with recomputation,
+//! sharding and offloading.
 
 use crate::OracleError;
 use crate::workload::{ModelLayer, Workload};
@@ -18,7 +18,7 @@ pub enum Cut {
     Channel,
     /// Columns, then rows of a pair of products: sums after every second.
     Tensor,
-    /// As `Tensor`, with what lies between such pairs cut along the sequence.
+    /// As `Tensor`; values between such pairs are cut along the sequence.
     Sequence,
     /// Every layer in the way that suits it (Tofu).
     Mixed,

@@ -126,7 +126,7 @@ fn pack(costs: &Costs, share: &Share, each: &[Stage]) -> Pack {
     }
 }
 
-/// A step under way: its packs, and what holds for all of them.
+/// The packs of a step, and figures of the whole step.
 struct Step<'a> {
     costs: &'a Costs<'a>,
     packs: &'a [Pack],
@@ -186,7 +186,7 @@ impl<'a> Step<'a> {
         forward.chain(backward).collect()
     }
 
-    /// Where the seconds go: each phase is what it adds to a step that knows those before it.
+    /// Seconds by phase: each phase has the seconds that it adds to a step with the phases before it.
     fn phases(&self) -> Phases {
         let turns = self.turns();
         let seconds = |beside: CountedParts| makespan(&turns, self.micro_batches, self.round, beside);

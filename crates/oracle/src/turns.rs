@@ -4,7 +4,6 @@
 /// Seconds of one pack in one pass, for all micro-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PackTurn {
-    /// Kernels.
     pub compute: f64,
     /// From host memory, before it begins.
     pub fetch: f64,

@@ -4,7 +4,7 @@ use crate::strategy::{ClusterStrategy, Cut, LayerResidence, Order, Recompute};
 use gulliver_plan::devices::strategy::{ALONE, Strategy};
 use std::fmt;
 
-/// A name and what it means.
+/// A name and its meaning.
 type Named = (&'static str, &'static str);
 
 const TENSOR: Named = ("tensor", "devices share the matrices of every layer");

@@ -61,9 +61,14 @@ pub struct ModelLayer {
 }
 
 impl ModelLayer {
-    /// A layer of which nothing is known but what it computes.
+    /// A layer with these kernels; all its other figures are zero.
     pub fn new(name: impl Into<String>, forward: Vec<KernelWork>, backward: Vec<KernelWork>) -> ModelLayer {
         ModelLayer { name: name.into(), count: 1, forward, backward, ..ModelLayer::default() }
+    }
+
+    /// Keeps elements of a sample for the backward pass.
+    pub fn keep(&mut self, elements: f64) {
+        if self.reductions > 0.0 { self.kept_whole += elements } else { self.kept += elements }
     }
 
     /// Floating-point operations of the forward pass of one sample.

@@ -81,7 +81,7 @@ fn planned(graph: Graph, sizes: &Bindings, partials: u32, turns: Option<&[Partia
 fn plans(job: &Job, name: &str, devices: u32) -> Vec<Planned> {
     let sizes = job.sizes.clone().with("batch", BATCH);
     match name {
-        "serial" => vec![planned(job.graph.clone(), &sizes, 1, None)],
+        "alone" => vec![planned(job.graph.clone(), &sizes, 1, None)],
         "data" => {
             let share = job.sizes.clone().with("batch", BATCH / devices as usize);
             let one = |rank| planned(replica(&job.graph, rank, devices, 1).unwrap(), &share, 1, None);
@@ -162,7 +162,7 @@ fn answered(job: &Job, name: &str, devices: u32, rate: f64) -> Estimate {
     let serial = ClusterStrategy::serial(BATCH as u32);
     let micro_batch = BATCH as u32 / PARTIALS;
     let strategy = match name {
-        "serial" => serial,
+        "alone" => serial,
         "data" => ClusterStrategy { data: devices, micro_batch: BATCH as u32 / devices, ..serial },
         "filter" => ClusterStrategy { ways: devices, cut: Cut::Filter, ..serial },
         "channel" => ClusterStrategy { ways: devices, cut: Cut::Channel, ..serial },
@@ -192,7 +192,7 @@ fn closed_forms_and_simulation_agree() {
     let rate = 2e9;
     for job in jobs() {
         for (name, devices) in [
-            ("serial", 1),
+            ("alone", 1),
             ("data", 2),
             ("data", 4),
             ("filter", 2),
@@ -221,7 +221,7 @@ fn closed_forms_and_simulation_agree() {
             let close = |share: f64| off.abs() <= share * found.seconds;
             let ratio = bytes / closed.traffic.within;
             let (time, traffic) = match name {
-                "serial" => (close(1e-3), bytes == 0.0 && closed.traffic.within == 0.0),
+                "alone" => (close(1e-3), bytes == 0.0 && closed.traffic.within == 0.0),
                 // Small sums are fetched whole by everyone.
                 "data" => (off.abs() <= closed.phases.exchange, (1.0..1.02).contains(&ratio)),
                 "gpipe" | "1f1b" => {

@@ -62,7 +62,7 @@ pub struct OracleArguments {
     /// fp32, tf32 or mixed [default: mixed where the device has it].
     #[arg(long)]
     precision: Option<String>,
-    /// Software that trains: pytorch, megatron, tensorflow, mxnet, chainer, ideal, gulliver.
+    /// Software that trains: pytorch, megatron, deepspeed, tensorflow, mxnet, chainer, ideal, gulliver.
     #[arg(long)]
     software: Option<String>,
     /// Consider this many jobs of the model, each with its own batch: fused to arrays, or side by side.
@@ -194,8 +194,8 @@ pub fn run(arguments: &OracleArguments) -> Result<(), Error> {
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
 }
 
-/// How much training is asked about: what flags say; else what the model is customarily trained on, or a round
-/// number, unless an epoch is asked about.
+/// The amount of training: as flags say; else the model's customary amount, or a round number. None if an epoch is asked
+/// about.
 fn training(arguments: &OracleArguments, asked: &NamedModel, epoch: bool) -> Result<Option<Training>, Error> {
     let amount = |flag: &str, amount: f64| match amount.is_finite() && amount > 0.0 {
         true => Ok(amount),

@@ -12,39 +12,26 @@ use std::path::Path;
 /// Much larger than any such file.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// A cluster as a file describes it.
+/// A cluster as a file describes it: fields are those of [`Cluster`]; accelerator and links are names of the tables,
+/// memory is text such as `24GiB`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClusterFile {
-    /// A name of the table of accelerators.
     accelerator: String,
-    /// Bytes of memory of each, if not those of the table: `24GiB`.
     memory: Option<String>,
-    /// Devices of a node.
     devices: u32,
-    /// Nodes.
     #[serde(default = "one")]
     nodes: u32,
-    /// The link between devices of a node.
     within: String,
-    /// The link between nodes.
     between: Option<String>,
-    /// Adapters of a node.
     #[serde(default = "one")]
     adapters: u32,
-    /// How many times less the network's core carries than its leaves.
     oversubscription: Option<f64>,
-    /// Nodes below one leaf.
     leaf: Option<u32>,
-    /// The link to host memory.
     host: Option<String>,
-    /// Host memory of a node.
     host_memory: Option<String>,
-    /// Samples a second that a node loads.
     loading: Option<f64>,
-    /// Money for a device and hour.
     price: Option<f64>,
-    /// Money for a kilowatt hour.
     energy_price: Option<f64>,
 }
 

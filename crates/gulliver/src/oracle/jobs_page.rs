@@ -1,4 +1,4 @@
-//! One self-contained HTML page about jobs that share devices: what they gain by how many share one.
+//! A self-contained HTML page about jobs that share devices: their gain by the number of jobs on a device.
 
 use super::page::{Point, curves, opening, seconds};
 use gulliver_oracle::array::{JobSharing, JobsEstimate};

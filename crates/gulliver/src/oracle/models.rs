@@ -15,7 +15,7 @@ use std::path::Path;
 /// Tokens of a sample unless told otherwise, for models that read any number of them.
 const LENGTH: u32 = 512;
 
-/// A workload, and what is known of how it is trained.
+/// A workload, with its batch, optimizer and amount of training where they are known.
 #[derive(Clone, Debug)]
 pub struct NamedModel {
     /// The model.

@@ -1,4 +1,4 @@
-//! One self-contained HTML page: scaling curves of the families and where the seconds of the best go.
+//! A self-contained HTML page: scaling curves of the families, and phases of the best strategies.
 
 use gulliver_oracle::estimate::Estimate;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const COLORS: [&str; 10] = [
     "#2f4f4f",
 ];
 
-/// The beginning of a page: its title, and lines that say what was asked.
+/// The beginning of a page: its title, and lines about the question.
 pub(super) fn opening(title: &str, about: &[String]) -> String {
     let mut html = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\
@@ -34,7 +34,7 @@ pub(super) fn opening(title: &str, about: &[String]) -> String {
     html
 }
 
-/// The page; `title` and `about` are plain text, `meanings` what short names mean.
+/// The page. `title` and `about` are plain text; `meanings` explains short names.
 pub fn page(title: &str, about: &[String], scales: &[Scale], meanings: &[(String, &str)]) -> String {
     let mut html = opening(title, about);
     let _ = writeln!(html, "<h2>Samples a second</h2>{}", throughputs(scales));
@@ -132,7 +132,7 @@ impl Axis {
     }
 }
 
-/// A line through the points of each name; `across` says what is counted from left to right.
+/// A line through the points of each name; `across` names the horizontal axis.
 pub(super) fn curves(lines: &[(String, Vec<Point>)], across: &str) -> String {
     let all: Vec<Point> = lines.iter().flat_map(|(_, points)| points).copied().collect();
     if all.is_empty() {

@@ -73,8 +73,8 @@ pub fn vgg16(size: u32) -> Option<Workload> {
     of_table("vgg16", &[("size", int(size.into()))], 0)
 }
 
-/// BERT-large for sequences of this length, of which so many tokens are predicted; none of them where it is tuned to
-/// judge a text.
+/// BERT-large for sequences of this length and with this many predicted tokens; none where it is tuned to classify a
+/// text.
 pub fn bert_large(length: u32, predicted: Option<u32>) -> Option<Workload> {
     let head = if predicted.is_some() { "mlm" } else { "classify" };
     let mut made = of_table("bert-large", &[("vocab", int(30528)), ("head", text(head))], length)?;
@@ -375,8 +375,7 @@ pub fn gnmt(length: u32) -> Option<Workload> {
     of_graph("gnmt", build, length)
 }
 
-/// What every query has of `values`, by a function of its sum with each key: one query after the other, as the
-/// program's loop has them.
+/// Additive attention of each query to `values`, one query after the other, as in the program's loop.
 fn additive(
     g: &mut Builder,
     x: Value,

@@ -1,7 +1,7 @@
 //! ParaDL's closed forms (HPDC'21) as its report states them: rings alone, no overlap, ideal scaling. They
 //! are a special case of the closed forms of the oracle, which the tests hold them against.
 
-/// What ParaDL knows of a layer; items are numbers of `item_bytes`.
+/// A layer as ParaDL describes it; items are numbers of `item_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ParadlLayer {
     /// Items of a sample that come in.
@@ -22,7 +22,7 @@ pub struct ParadlLayer {
     pub update: f64,
 }
 
-/// What all strategies share.
+/// A model and a machine, the same for all strategies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paradl {
     /// The layers.

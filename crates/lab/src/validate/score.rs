@@ -1,4 +1,4 @@
-//! How well predictions meet measurements: error, order, what a wrong choice costs, and memory.
+//! Scores of predictions against measurements: error, order, regret, and memory.
 
 use gulliver_oracle::estimate::Interval;
 use serde::Serialize;
@@ -17,7 +17,7 @@ pub struct ComparedRow {
     pub predicted: f64,
     /// Between which eight of ten should lie.
     pub interval: Option<Interval>,
-    /// What another oracle predicted for the same row.
+    /// Another oracle's prediction for the same row.
     pub peer: Option<f64>,
     /// Whether it ran out of memory, measured and predicted, where that is known.
     pub out_of_memory: Option<(bool, bool)>,
@@ -30,7 +30,7 @@ impl ComparedRow {
     }
 }
 
-/// What a set of cases comes to.
+/// The score of a set of cases.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Score {
     /// Cases with a measured time.

@@ -2,8 +2,9 @@
 //! memory, recurrence step by step, biases added by products, second passes of normalisations, masks of dropout, losses
 //! in 32 bits.
 
+use super::KernelStyle;
+use super::reader::Reader;
 use crate::OracleError;
-use crate::from_graph::{KernelStyle, Reader};
 use crate::kernel::{Divide, KernelFamily, KernelWork};
 use crate::workload::ModelLayer;
 use gulliver_graph::graph::op::Op;
@@ -17,7 +18,7 @@ const CELL: f64 = 24.0;
 /// The kernels of a node; `work` is the one that reads its operands and writes its results once.
 pub(crate) fn works(reader: &Reader, node: &Node, work: KernelWork) -> Result<Vec<KernelWork>, OracleError> {
     let graph = reader.graph;
-    let first = |values: &[Value]| values.first().map_or(Ok(0.0), |v| Ok(reader.elements(*v)?.0));
+    let first = |values: &[Value]| values.first().map_or(Ok(0.0), |v| Ok(reader.elements(*v)?.each));
     let (read, written) = (first(&node.ins)?, first(&node.outs)?);
     let more = |elements: f64| vec![KernelWork { moved: work.moved + elements, ..work }];
     Ok(match &node.op {
@@ -53,12 +54,12 @@ const MASK: f64 = 0.5;
 pub(crate) fn keep(reader: &Reader, node: &Node, layer: &mut ModelLayer) -> Result<(), OracleError> {
     match &node.op {
         Op::Dropout(_) => {
-            let mask = MASK * reader.elements(node.outs[0])?.0;
-            if layer.reductions > 0.0 { layer.kept_whole += mask } else { layer.kept += mask }
+            let mask = MASK * reader.elements(node.outs[0])?.each;
+            layer.keep(mask);
         }
         Op::CrossEntropy(_) => {
             // Logits in 32 bits beside those in 16.
-            let logits = reader.elements(node.ins[0])?.0;
+            let logits = reader.elements(node.ins[0])?.each;
             layer.kept += 2.0 * logits;
             layer.working = layer.working.max(2.0 * logits);
         }

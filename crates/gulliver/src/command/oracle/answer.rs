@@ -7,7 +7,7 @@ use gulliver_oracle::cluster::Cluster;
 use gulliver_oracle::estimate::Estimate;
 use gulliver_oracle::mixed::LayerCut;
 use gulliver_oracle::oracle::Oracle;
-use gulliver_oracle::rank::epoch_cost;
+use gulliver_oracle::rank::EpochCost;
 use gulliver_oracle::setting::Setting;
 use gulliver_oracle::words::legend;
 use gulliver_oracle::workload::Workload;
@@ -17,9 +17,8 @@ use std::time::Duration;
 /// Layers in a row that are shared alike, and strategies that do not fit, of which a line names this many.
 const NAMED: usize = 6;
 
-/// Training that is asked about: its samples, and what people call that many.
+/// An amount of training: its samples, and its name for people.
 pub struct Training {
-    /// Samples in all.
     pub samples: f64,
     /// Such as `300B tokens`.
     pub called: String,
@@ -34,17 +33,13 @@ impl Training {
 
 /// The question, the same for all numbers of devices.
 pub struct Question<'a> {
-    /// The machine.
     pub cluster: &'a Cluster,
-    /// The rest.
     pub setting: &'a Setting,
     /// Tokens of a sample, for models of text.
     pub tokens: Option<f64>,
     /// Whether epochs are asked about.
     pub epoch: bool,
-    /// How much training is asked about.
     pub training: Option<Training>,
-    /// Strategies shown.
     pub top: usize,
 }
 
@@ -76,10 +71,7 @@ impl Question<'_> {
                 serde_json::json!({ "samples": training.samples, "seconds": seconds, "days": days });
         }
         if self.epoch {
-            let (money, energy) = epoch_cost(one, self.cluster, self.setting);
-            let steps = (self.setting.epoch / f64::from(self.setting.batch)).ceil();
-            value["epoch"] =
-                serde_json::json!({ "seconds": one.seconds * steps, "kwh": energy, "money": money });
+            value["epoch"] = serde_json::json!(EpochCost::new(one, self.cluster, self.setting));
         }
         value
     }
@@ -126,10 +118,9 @@ impl Question<'_> {
             row.extend(self.training.as_ref().map(|training| days(training.seconds(one, self.setting))));
             row.push(units::bytes(one.memory.device() as u64));
             if self.epoch {
-                let (money, energy) = epoch_cost(one, self.cluster, self.setting);
-                let steps = (self.setting.epoch / f64::from(self.setting.batch)).ceil();
-                row.extend([days(one.seconds * steps), format!("{energy:.1}")]);
-                row.extend(money.map(|money| format!("{money:.2}")));
+                let epoch = EpochCost::new(one, self.cluster, self.setting);
+                row.extend([days(epoch.seconds), format!("{:.1}", epoch.kwh)]);
+                row.extend(epoch.money.map(|money| format!("{money:.2}")));
             }
             row.push(one.bottleneck.words().into());
             row
@@ -175,7 +166,7 @@ impl Question<'_> {
     }
 }
 
-/// Short names and what they mean.
+/// Short names and their meanings.
 pub type Meanings = Vec<(String, &'static str)>;
 
 /// The short names of these estimates with their meanings.

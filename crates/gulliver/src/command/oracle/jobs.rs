@@ -24,23 +24,18 @@ const LEGEND: &str = "\narray: jobs fused into one whose operators work on all o
 pub struct JobsQuestion<'a> {
     /// As the user named the model.
     pub name: &'a str,
-    /// The model.
     pub workload: &'a Workload,
-    /// The machine.
     pub cluster: &'a Cluster,
-    /// The rest; its batch is that of each job.
+    /// Its batch is that of each job.
     pub setting: &'a Setting,
-    /// Jobs.
     pub jobs: u32,
-    /// Numbers of devices.
     pub devices: &'a [u32],
-    /// Everything as JSON.
     pub json: bool,
     /// Where to write a page.
     pub html: Option<&'a Path>,
 }
 
-/// Answers for every number of devices; `about` is what it is about, in lines.
+/// Answers for every number of devices; `about` is lines about the question.
 pub fn run(asked: &JobsQuestion, about: &[String]) -> Result<(), Error> {
     let JobsQuestion { workload, cluster, setting, jobs, .. } = *asked;
     let mut scales: Vec<(u32, Vec<JobsEstimate>)> = Vec::new();
@@ -72,7 +67,7 @@ pub fn run(asked: &JobsQuestion, about: &[String]) -> Result<(), Error> {
     Ok(io::stdout().lock().write_all(text.as_bytes())?)
 }
 
-/// The best width of every sharing, and what other widths of an array would gain.
+/// The best width of every sharing, and the gains of other widths of an array.
 fn table(devices: u32, all: &[JobsEstimate], cluster: &Cluster) -> String {
     let columns = [
         Column::Left("jobs of a device"),

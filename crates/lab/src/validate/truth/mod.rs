@@ -16,11 +16,11 @@ pub const UNDOUBTED: &str = "test, undoubted";
 /// The cases of one part of a file.
 #[derive(Clone, Debug)]
 pub struct TruthPart {
-    /// What it is: `test`, `calibration`, `memory`…
+    /// Its name: `test`, `calibration`, `memory`…
     pub name: &'static str,
     /// Its cases.
     pub cases: Vec<ComparedRow>,
-    /// What another oracle's authors say its mean error on such rows is.
+    /// Mean error of another oracle on such rows, as its authors publish it.
     pub published: Option<f64>,
     /// Rows that could not be asked about.
     pub skipped: usize,

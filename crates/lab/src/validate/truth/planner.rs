@@ -1,4 +1,4 @@
-//! What another planner thinks of its own plans: Harmony's estimates, for models beyond device memory, against ours
+//! Another planner's estimates of its own plans: Harmony's, for models beyond device memory, against ours
 //! from the same profiles of layers. Neither is a measurement.
 
 use super::{ComparedRow, TruthPart};
@@ -112,7 +112,7 @@ impl Profiles {
         let mut layers = Vec::new();
         for (i, [weights, input]) in sizes.iter().enumerate() {
             let (there, back) = (at(false, i, forward)?, at(true, i, backward)?);
-            // What is published of a backward pass has the forward pass in it.
+            // Published backward passes contain the forward pass.
             let again = at(false, i, backward)?;
             let seconds = [there[0] / forward as f64, (back[0] - again[0]).max(0.0) / backward as f64];
             let [forward_work, backward_work] = seconds.map(|seconds| vec![KernelWork::timed(seconds)]);

@@ -22,7 +22,7 @@ const COUNTED: f64 = 0.67;
 /// in bins of 64. Fitted on rows of one device.
 const BINNED: u32 = 304;
 
-/// What a row says: a workload, a batch for each device in so many parts, and what throughput counts.
+/// A row: a workload, a batch for each device in this many parts, and the unit of throughput.
 struct Asked {
     workload: Workload,
     micro_batch: u32,

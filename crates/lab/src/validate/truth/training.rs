@@ -223,7 +223,7 @@ fn memory_answer(row: &CsvRow) -> Option<Estimate> {
     estimate(&workload, &Cluster::named(cluster).ok()?, &strategy, &setting).ok()
 }
 
-/// A GPT of so many billion weights, by the configuration its authors give or, where none is known, of 64
+/// A GPT of this many billion weights, by the configuration its authors give or, where none is known, of 64
 /// layers. Of the one with 58 they say that it is the one with 104 with too narrow an inner layer, at first with 32
 /// layers; it has as many as its stages need.
 fn sized(name: &str, length: u32, stages: u32) -> Option<Workload> {
