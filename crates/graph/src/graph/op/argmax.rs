@@ -3,8 +3,8 @@
 use super::sample::Sample;
 use super::slice::operand;
 use super::{Backward, OpDef, OpError, attribute, check};
-use crate::graph::build::Builder;
 use crate::dtype::DType;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, Type, Value};
 use crate::spec::Spec;
 use crate::tensor::Tensor;

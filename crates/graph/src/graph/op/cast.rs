@@ -2,8 +2,8 @@
 
 use super::sample::{Sample, SampleInput};
 use super::{Backward, OpDef, OpError};
-use crate::graph::build::Builder;
 use crate::dtype::DType;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, Type, Value};
 use crate::spec::{Spec, SpecError, expand_ellipsis};
 use crate::tensor::Tensor;

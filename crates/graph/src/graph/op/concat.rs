@@ -3,8 +3,8 @@
 use super::sample::Sample;
 use super::slice::{Slice, operand};
 use super::{Backward, OpDef, OpError, attribute};
-use crate::graph::build::Builder;
 use crate::dim::Dim;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, Type, Value};
 use crate::spec::Spec;
 use crate::tensor::Tensor;

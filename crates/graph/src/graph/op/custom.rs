@@ -3,9 +3,9 @@
 
 use super::sample::Sample;
 use super::{Backward, Op, OpDef, OpError, OpName};
-use crate::graph::build::Builder;
 use crate::dim::{Bindings, DimError};
 use crate::dtype::DType;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, Type, Value};
 use crate::spec::{Part, Spec};
 use crate::tensor::Tensor;
@@ -124,8 +124,8 @@ impl OpDef for Custom {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::build::Builder;
     use crate::graph::Graph;
+    use crate::graph::build::Builder;
 
     /// `y = scale · x³`, without a gradient.
     #[derive(Debug)]

@@ -5,7 +5,7 @@ use super::cast::Cast;
 use super::map::{Function, Map};
 use super::map_grad::MapGrad;
 use super::reduce::Reduce;
-use super::sample::{SampleFill, Sample, SampleInput};
+use super::sample::{Sample, SampleFill, SampleInput};
 use super::select::Select;
 use super::zip::{Binary, Zip, broadcast_at, broadcast_spec};
 use super::{Op, OpDef, OpError, attribute};
@@ -96,7 +96,10 @@ impl Elementwise {
         let mut types = ins.to_vec();
         for step in &self.steps {
             if let Some(v) = step.of.iter().find(|&&v| v >= types.len()) {
-                return attribute(format!("step {} reads value {v} before it is made", types.len() - ins.len()));
+                return attribute(format!(
+                    "step {} reads value {v} before it is made",
+                    types.len() - ins.len()
+                ));
             }
             let scalars: Vec<Type> = step.of.iter().map(|&v| Type::new::<usize>(types[v], &[])).collect();
             let op = step.apply.op();
@@ -121,7 +124,10 @@ impl Elementwise {
             }
             let Some(reduce) = &kept.reduce else { continue };
             if reduce.axes.iter().any(|&a| a >= rank) || reduce.axes.windows(2).any(|w| w[0] >= w[1]) {
-                return attribute(format!("axes {:?} are not ascending dimensions below {rank}", reduce.axes));
+                return attribute(format!(
+                    "axes {:?} are not ascending dimensions below {rank}",
+                    reduce.axes
+                ));
             }
             let first = self.reduction().unwrap_or(reduce);
             if (reduce.kind, &reduce.axes) != (first.kind, &first.axes) {
@@ -152,7 +158,11 @@ impl OpDef for Elementwise {
                 continue;
             };
             if !types[kept.value].is_float() {
-                return Err(OpError::DType { input: kept.value, expected: "a float type", got: types[kept.value] });
+                return Err(OpError::DType {
+                    input: kept.value,
+                    expected: "a float type",
+                    got: types[kept.value],
+                });
             }
             let left = whole.iter().enumerate().filter_map(|(d, index)| {
                 match (reduce.axes.contains(&d), reduce.keep) {
@@ -184,7 +194,8 @@ impl OpDef for Elementwise {
             ins.iter().map(of).find(|&e| e != 1).unwrap_or(1)
         };
         let shape: Vec<usize> = (0..rank).map(extent).collect();
-        let widened = |t: &&Tensor| Tensor::new(&shape, positions(&shape).map(|p| broadcast_at(t, &p)).collect());
+        let widened =
+            |t: &&Tensor| Tensor::new(&shape, positions(&shape).map(|p| broadcast_at(t, &p)).collect());
         let mut values: Vec<Tensor> = ins.iter().map(widened).collect();
         for step in &self.steps {
             let mut result = [Tensor::zeros(&shape)];
@@ -213,9 +224,16 @@ impl OpDef for Elementwise {
 
     fn samples() -> Vec<Sample> {
         let n = SampleInput::normal;
-        let biased = |results| elementwise(2, &[(Apply::Zip(Binary::Add), &[0, 1]), (Apply::Map(Function::GeluTanh), &[2])], results);
+        let biased = |results| {
+            elementwise(
+                2,
+                &[(Apply::Zip(Binary::Add), &[0, 1]), (Apply::Map(Function::GeluTanh), &[2])],
+                results,
+            )
+        };
         let backward = |axes: &[usize]| {
-            let steps: [(Apply, &[usize]); 2] = [(Apply::Zip(Binary::Add), &[1, 2]), (Apply::MapGrad(Function::Relu), &[0, 3])];
+            let steps: [(Apply, &[usize]); 2] =
+                [(Apply::Zip(Binary::Add), &[1, 2]), (Apply::MapGrad(Function::Relu), &[0, 3])];
             elementwise(3, &steps, vec![keep(4), sum(4, axes)])
         };
         let matches = elementwise(
@@ -240,7 +258,10 @@ impl OpDef for Elementwise {
             vec![keep(8)],
         );
         let wide = [(Apply::Map(Function::Tanh), [0].as_slice())];
-        let largest = ElementwiseResult { value: 1, reduce: Some(Reduce { kind: ReduceKind::Max, axes: vec![1], keep: true }) };
+        let largest = ElementwiseResult {
+            value: 1,
+            reduce: Some(Reduce { kind: ReduceKind::Max, axes: vec![1], keep: true }),
+        };
         let square: [(Apply, &[usize]); 1] = [(Apply::Map(Function::Square), &[0])];
         vec![
             Sample::normal(biased(vec![keep(3)]), &[&[4, 19], &[19]]),
@@ -263,7 +284,11 @@ fn few(shape: &[usize]) -> SampleInput {
 }
 
 /// The operator from (step, values it reads).
-pub fn elementwise(operands: usize, steps: &[(Apply, &[usize])], results: Vec<ElementwiseResult>) -> Elementwise {
+pub fn elementwise(
+    operands: usize,
+    steps: &[(Apply, &[usize])],
+    results: Vec<ElementwiseResult>,
+) -> Elementwise {
     let steps = steps.iter().map(|(apply, of)| ElementwiseStep { apply: *apply, of: of.to_vec() }).collect();
     Elementwise { operands, steps, results }
 }
@@ -275,5 +300,8 @@ pub fn keep(value: usize) -> ElementwiseResult {
 
 /// The sum of a value over axes, which are dropped.
 pub fn sum(value: usize, axes: &[usize]) -> ElementwiseResult {
-    ElementwiseResult { value, reduce: Some(Reduce { kind: ReduceKind::Sum, axes: axes.to_vec(), keep: false }) }
+    ElementwiseResult {
+        value,
+        reduce: Some(Reduce { kind: ReduceKind::Sum, axes: axes.to_vec(), keep: false }),
+    }
 }

@@ -2,7 +2,7 @@
 //! the operands of others. All-gather, reduce-scatter, halos and copies are all exchanges. The session that runs the
 //! graph decides what a rank is.
 
-use super::sample::{SampleFill, Sample, SampleInput};
+use super::sample::{Sample, SampleFill, SampleInput};
 use super::{OpDef, OpError, attribute};
 use crate::dim::Dim;
 use crate::dtype::DType;
@@ -270,7 +270,14 @@ mod tests {
             add: false,
         };
         let ranks = vec![0, 1];
-        Exchange { collective: 3, rank: 0, ranks, dtype: DType::F32, shape: shape.to_vec(), pieces: vec![piece] }
+        Exchange {
+            collective: 3,
+            rank: 0,
+            ranks,
+            dtype: DType::F32,
+            shape: shape.to_vec(),
+            pieces: vec![piece],
+        }
     }
 
     #[test]
@@ -286,7 +293,10 @@ mod tests {
             op.spec(std::slice::from_ref(&own)).unwrap_err().to_string()
         };
         for (expected, change) in [
-            ("a piece of rank 1 does not fit", (&|op: &mut Exchange| op.pieces[0].source[0] = 3) as &dyn Fn(&mut Exchange)),
+            (
+                "a piece of rank 1 does not fit",
+                (&|op: &mut Exchange| op.pieces[0].source[0] = 3) as &dyn Fn(&mut Exchange),
+            ),
             ("rank 2 does not come to the collective", &|op| op.pieces[0].from = 2),
             ("3 elements are given for [4]", &|op| op.pieces[0].extent[0] = 3),
             ("the operand is f32[7], not what was announced", &|op| op.pieces[0].from = 0),

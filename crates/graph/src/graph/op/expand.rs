@@ -3,10 +3,10 @@
 use super::sample::Sample;
 use super::zip::broadcast_at;
 use super::{Backward, OpDef, OpError, attribute};
-use crate::graph::build::Builder;
 use crate::dim::Dim;
-use crate::graph::{GraphError, Type, Value};
+use crate::graph::build::Builder;
 use crate::graph::op::Op;
+use crate::graph::{GraphError, Type, Value};
 use crate::spec::{Part, Spec, SpecError};
 use crate::tensor::{Tensor, positions};
 use serde::{Deserialize, Serialize};

@@ -3,9 +3,9 @@
 use super::fill::source_spec;
 use super::sample::Sample;
 use super::{Backward, Op, OpDef, OpError, attribute, check};
-use crate::graph::build::Builder;
 use crate::dim::Dim;
 use crate::dtype::DType;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, Type, Value};
 use crate::spec::{Part, Spec};
 use crate::tensor::{Tensor, positions};

@@ -123,8 +123,20 @@ impl Function {
             Function::Sigmoid => sigmoid(x),
             Function::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
             Function::Relu => x.max(0.0),
-            Function::LeakyRelu { slope } => if x > 0.0 { x } else { x * f64::from(slope) },
-            Function::Elu { alpha } => if x > 0.0 { x } else { f64::from(alpha) * x.exp_m1() },
+            Function::LeakyRelu { slope } => {
+                if x > 0.0 {
+                    x
+                } else {
+                    x * f64::from(slope)
+                }
+            }
+            Function::Elu { alpha } => {
+                if x > 0.0 {
+                    x
+                } else {
+                    f64::from(alpha) * x.exp_m1()
+                }
+            }
             Function::Gelu => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
             Function::GeluTanh => 0.5 * x * (1.0 + (GELU_SCALE * (x + GELU_CUBIC * x * x * x)).tanh()),
             Function::Silu => x * sigmoid(x),
@@ -159,7 +171,15 @@ impl Function {
         let step = |inside: bool| if inside { 1.0 } else { 0.0 };
         match self {
             Function::Neg => -1.0,
-            Function::Abs => if v > 0.0 { 1.0 } else if v < 0.0 { -1.0 } else { 0.0 },
+            Function::Abs => {
+                if v > 0.0 {
+                    1.0
+                } else if v < 0.0 {
+                    -1.0
+                } else {
+                    0.0
+                }
+            }
             Function::Square => 2.0 * v,
             Function::Sqrt => 0.5 / v,
             Function::Rsqrt => -0.5 * v * v * v,
@@ -171,11 +191,32 @@ impl Function {
             Function::Sigmoid => v * (1.0 - v),
             Function::Softplus => sigmoid(v),
             Function::Relu => step(v > 0.0),
-            Function::LeakyRelu { slope } => if v > 0.0 { 1.0 } else { f64::from(slope) },
-            Function::Elu { alpha } if self.derivative_of_result() => if v > 0.0 { 1.0 } else { v + f64::from(alpha) },
-            Function::Elu { alpha } => if v > 0.0 { 1.0 } else { f64::from(alpha) * v.exp() },
+            Function::LeakyRelu { slope } => {
+                if v > 0.0 {
+                    1.0
+                } else {
+                    f64::from(slope)
+                }
+            }
+            Function::Elu { alpha } if self.derivative_of_result() => {
+                if v > 0.0 {
+                    1.0
+                } else {
+                    v + f64::from(alpha)
+                }
+            }
+            Function::Elu { alpha } => {
+                if v > 0.0 {
+                    1.0
+                } else {
+                    f64::from(alpha) * v.exp()
+                }
+            }
             Function::Gelu => {
-                let density = (-0.5 * v * v).exp() * 0.5 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
+                let density = (-0.5 * v * v).exp()
+                    * 0.5
+                    * std::f64::consts::FRAC_2_SQRT_PI
+                    * std::f64::consts::FRAC_1_SQRT_2;
                 0.5 * (1.0 + erf(v / std::f64::consts::SQRT_2)) + v * density
             }
             Function::GeluTanh => {
@@ -183,8 +224,22 @@ impl Function {
                 0.5 * (1.0 + t) + 0.5 * v * (1.0 - t * t) * GELU_SCALE * (1.0 + 3.0 * GELU_CUBIC * v * v)
             }
             Function::Silu => sigmoid(v) * (1.0 + v * (1.0 - sigmoid(v))),
-            Function::HardSwish => if v <= -3.0 { 0.0 } else if v >= 3.0 { 1.0 } else { (2.0 * v + 3.0) / 6.0 },
-            Function::HardSigmoid => if v > -3.0 && v < 3.0 { 1.0 / 6.0 } else { 0.0 },
+            Function::HardSwish => {
+                if v <= -3.0 {
+                    0.0
+                } else if v >= 3.0 {
+                    1.0
+                } else {
+                    (2.0 * v + 3.0) / 6.0
+                }
+            }
+            Function::HardSigmoid => {
+                if v > -3.0 && v < 3.0 {
+                    1.0 / 6.0
+                } else {
+                    0.0
+                }
+            }
             Function::Clamp { low, high } => step(v >= f64::from(low) && v <= f64::from(high)),
             Function::Pow { exponent } => f64::from(exponent) * v.powf(f64::from(exponent) - 1.0),
             Function::Affine { scale, .. } => f64::from(scale),
@@ -194,7 +249,11 @@ impl Function {
     /// A range of arguments in which the function is defined and differentiable almost everywhere.
     pub fn domain(self) -> (f64, f64) {
         match self {
-            Function::Sqrt | Function::Rsqrt | Function::Reciprocal | Function::Log | Function::Pow { .. } => (0.2, 3.0),
+            Function::Sqrt
+            | Function::Rsqrt
+            | Function::Reciprocal
+            | Function::Log
+            | Function::Pow { .. } => (0.2, 3.0),
             _ => (-4.0, 4.0),
         }
     }

@@ -106,7 +106,13 @@ impl OpDef for Reduce {
     fn samples() -> Vec<Sample> {
         let mut all = Vec::new();
         for kind in [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min] {
-            for (axes, keep) in [(vec![1], false), (vec![0, 2], true), (vec![0, 1, 2], false), (vec![2], true), (vec![0], false)] {
+            for (axes, keep) in [
+                (vec![1], false),
+                (vec![0, 2], true),
+                (vec![0, 1, 2], false),
+                (vec![2], true),
+                (vec![0], false),
+            ] {
                 all.push(Sample::normal(Reduce { kind, axes, keep }, &[&[3, 4, 21]]));
             }
         }

@@ -2,10 +2,10 @@
 
 use super::sample::Sample;
 use super::{Backward, OpDef, OpError, attribute};
-use crate::graph::build::Builder;
 use crate::dim::{Dim, product};
-use crate::graph::{GraphError, Type, Value};
+use crate::graph::build::Builder;
 use crate::graph::op::Op;
+use crate::graph::{GraphError, Type, Value};
 use crate::spec::{Part, Spec, SpecError};
 use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};

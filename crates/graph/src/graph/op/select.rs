@@ -3,8 +3,8 @@
 use super::sample::{Sample, SampleInput};
 use super::zip::{broadcast_at, broadcast_spec};
 use super::{Backward, MASK, OpDef, OpError, OpName, check};
-use crate::graph::build::Builder;
 use crate::dtype::DType;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, Type, Value};
 use crate::spec::Spec;
 use crate::tensor::{Tensor, positions};

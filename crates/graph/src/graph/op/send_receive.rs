@@ -1,7 +1,7 @@
 //! Send and receive: one rank sends a whole value of any size to another, as an [exchange](super::exchange) of two.
 
 use super::exchange::{Exchange, Piece};
-use super::sample::{SampleFill, Sample, SampleInput};
+use super::sample::{Sample, SampleFill, SampleInput};
 use super::{OpDef, OpError, attribute};
 use crate::dim::{Bindings, Dim, DimError};
 use crate::dtype::DType;
@@ -66,7 +66,8 @@ impl OpDef for SendReceive {
     }
 
     fn bind(&self, sizes: &Bindings) -> Result<Option<Op>, DimError> {
-        let bind = |dims: &[Dim]| dims.iter().map(|d| d.bind(sizes)).collect::<Result<Vec<usize>, DimError>>();
+        let bind =
+            |dims: &[Dim]| dims.iter().map(|d| d.bind(sizes)).collect::<Result<Vec<usize>, DimError>>();
         let (of, shape) = (bind(&self.shape)?, bind(&self.result())?);
         let pieces = if self.rank == self.to { vec![Piece::all(self.from, &of)] } else { Vec::new() };
         let mut ranks = vec![self.from, self.to];

@@ -3,10 +3,10 @@
 
 use super::sample::Sample;
 use super::{Backward, OpDef, OpError, check};
-use crate::graph::build::Builder;
 use crate::dim::{Bindings, Dim, DimError};
-use crate::graph::{GraphError, Type, Value};
+use crate::graph::build::Builder;
 use crate::graph::op::Op;
+use crate::graph::{GraphError, Type, Value};
 use crate::spec::Spec;
 use crate::tensor::Tensor;
 use serde::{Deserialize, Serialize};

@@ -3,8 +3,8 @@
 use super::sample::Sample;
 use super::slice_grad::SliceGrad;
 use super::{Backward, Op, OpDef, OpError, attribute};
-use crate::graph::build::Builder;
 use crate::dim::Dim;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, Type, Value};
 use crate::spec::{Part, Spec, SpecError};
 use crate::tensor::{Tensor, positions};

@@ -21,7 +21,11 @@ impl OpDef for Transpose {
         let mut sorted = self.order.clone();
         sorted.sort_unstable();
         if sorted != (0..x.rank()).collect::<Vec<_>>() {
-            return attribute(format!("order {:?} is not a permutation of {} dimensions", self.order, x.rank()));
+            return attribute(format!(
+                "order {:?} is not a permutation of {} dimensions",
+                self.order,
+                x.rank()
+            ));
         }
         if sorted.is_empty() {
             return Ok("[] -> []".parse()?);

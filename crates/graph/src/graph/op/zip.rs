@@ -2,9 +2,9 @@
 
 use super::sample::{Sample, SampleInput};
 use super::{Backward, OpDef, OpError, OpName, check};
-use crate::graph::build::Builder;
 use crate::dim::Dim;
 use crate::dtype::DType;
+use crate::graph::build::Builder;
 use crate::graph::{GraphError, Type, Value};
 use crate::spec::Spec;
 use crate::tensor::{Tensor, positions};
@@ -75,7 +75,12 @@ impl Binary {
     pub fn compares(self) -> bool {
         matches!(
             self,
-            Binary::Equal | Binary::NotEqual | Binary::Less | Binary::LessEqual | Binary::Greater | Binary::GreaterEqual
+            Binary::Equal
+                | Binary::NotEqual
+                | Binary::Less
+                | Binary::LessEqual
+                | Binary::Greater
+                | Binary::GreaterEqual
         )
     }
 
@@ -88,8 +93,20 @@ impl Binary {
             Binary::Mul => x * y,
             Binary::Div => x / y,
             // A NaN on either side is the result, as a diverging run must not hide.
-            Binary::Max => if x >= y || x.is_nan() { x } else { y },
-            Binary::Min => if x <= y || x.is_nan() { x } else { y },
+            Binary::Max => {
+                if x >= y || x.is_nan() {
+                    x
+                } else {
+                    y
+                }
+            }
+            Binary::Min => {
+                if x <= y || x.is_nan() {
+                    x
+                } else {
+                    y
+                }
+            }
             Binary::Pow => x.powf(y),
             Binary::Equal => truth(x == y),
             Binary::NotEqual => truth(x != y),
