@@ -1,5 +1,5 @@
 //! Everyday names: `use gulliver::prelude::*;` is enough to build, plan and train a model or to define an
-//! operator. Everything else is in [`crate::graph`], [`crate::plan`] and [`crate::run`].
+//! operator. Everything else is in [`crate::graph`], [`mod@crate::plan`] and [`crate::run`].
 
 pub use crate::local::{LocalDevice, session};
 pub use gulliver_graph::dim::{Bindings, Dim};
