@@ -350,3 +350,16 @@ fn random_networks_train_to_the_same_numbers_on_any_devices_within_any_budget() 
         .unwrap();
     assert!(limited.get() >= tried / 4, "{} of {tried} within budgets", limited.get());
 }
+
+#[test]
+fn the_help_of_train_describes_every_strategy() {
+    let output =
+        std::process::Command::new(env!("CARGO_BIN_EXE_gulliver")).args(["train", "--help"]).output();
+    let words: Vec<String> = String::from_utf8(output.unwrap().stdout)
+        .map(|text| text.split_whitespace().map(String::from).collect())
+        .unwrap();
+    let text = words.join(" ");
+    for strategy in STRATEGIES {
+        assert!(text.contains(&format!("{} {}", strategy.name, strategy.help)), "{}: {text}", strategy.name);
+    }
+}

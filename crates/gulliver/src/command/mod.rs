@@ -15,11 +15,22 @@ pub mod train;
 
 use crate::error::JobError;
 use crate::job::{Job, Override};
-use gulliver_plan::devices::strategy;
+use gulliver_plan::devices::strategy::{self, AUTO, STRATEGIES};
 use std::path::PathBuf;
 
 fn strategy_help() -> String {
     format!("How devices share the work: {}", strategy::names().join(", "))
+}
+
+fn strategy_table() -> String {
+    let mut text = String::from("How devices share the work:");
+    let auto = (AUTO, "the fastest by prediction, of those with the results of one device", false);
+    let rows = STRATEGIES.map(|strategy| (strategy.name, strategy.help, strategy.divides_sums));
+    for (name, help, divides_sums) in std::iter::once(auto).chain(rows) {
+        let rounding = if divides_sums { "; sums may be rounded differently" } else { "" };
+        text += &format!("\n  {name:<13} {help}{rounding}");
+    }
+    text
 }
 
 /// A job file, and flags that override its fields.
@@ -33,7 +44,7 @@ pub struct JobArguments {
     /// Number of devices and the memory budget of each: 4x256MiB, or 4 without a budget.
     #[arg(long, value_name = "COUNT[xSIZE]", conflicts_with = "memory")]
     devices: Option<String>,
-    #[arg(long, value_name = "NAME", help = strategy_help())]
+    #[arg(long, value_name = "NAME", help = strategy_help(), long_help = strategy_table())]
     strategy: Option<String>,
     /// Memory budget of the device, e.g. 256MiB.
     #[arg(long, value_name = "SIZE")]
